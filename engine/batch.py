@@ -1,0 +1,85 @@
+"""What travels through one engine step: SchedulerOutput > ForwardBatch > ModelRunnerOutput."""
+
+from dataclasses import dataclass
+
+import torch
+
+from engine.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRequest:
+    """A request's part of a step: compute the next ``num_new_tokens`` of its known tokens."""
+
+    request: Request
+    num_new_tokens: int
+
+    @property
+    def samples(self) -> bool:
+        """Whether the step reaches the last known token, so that new ones are drawn."""
+        return self.num_new_tokens == self.request.num_uncomputed_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOutput:
+    """What one step computes. Every block that the step writes is already in the block tables."""
+
+    scheduled: tuple[ScheduledRequest, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(part.num_new_tokens for part in self.scheduled)
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBatch:
+    """Flat tensors for one forward of T tokens from S sequences, R of which need logits.
+
+    ``token_ids``, ``positions``: (T,) int64. ``slot_blocks``, ``slot_offsets``: (T,) int64, where
+    each token's K and V go: block id and place within the block. ``query_starts``: (S + 1,)
+    int64, offsets of the sequences in the flat tensors. ``seq_lens``: (S,) int64, tokens with KV
+    after this step. ``block_tables``: (S, max blocks) int64, padded with block 0, the sink.
+    ``logit_indices``: (R,) int64, flat positions whose hidden state becomes logits.
+    ``query_lens`` and ``context_lens`` repeat the lengths on the host, for planning.
+    """
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    slot_blocks: torch.Tensor
+    slot_offsets: torch.Tensor
+    query_starts: torch.Tensor
+    seq_lens: torch.Tensor
+    block_tables: torch.Tensor
+    logit_indices: torch.Tensor
+    query_lens: tuple[int, ...]
+    context_lens: tuple[int, ...]
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether every sequence brings exactly one token."""
+        return len(self.query_lens) == self.token_ids.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log probability of a drawn token and of the likeliest ones, best first."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A token drawn for one choice of a request."""
+
+    choice: int
+    token_id: int
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRunnerOutput:
+    """One tuple of samples per scheduled request, in order; empty where the step drew nothing."""
+
+    samples: tuple[tuple[Sample, ...], ...]

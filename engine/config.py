@@ -1,0 +1,72 @@
+"""Settings of an engine, and the shape of the model it runs."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+RopeScalingKind = Literal["none", "linear", "llama3", "yarn"]
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """Rotary scaling; fields not used by ``kind`` keep their defaults. Names follow config.json."""
+
+    kind: RopeScalingKind = "none"
+    factor: float = 1.0
+    original_max_position_embeddings: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """One decoder-only family, told apart by flags. Names follow config.json."""
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    max_position_embeddings: int
+    rope_scaling: RopeScaling = RopeScaling()
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    attention_output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    sliding_window: int | None = None
+    # Layers (by index) that use the window; None: all of them, where there is a window.
+    sliding_window_layers: tuple[int, ...] | None = None
+    eos_token_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How an engine runs a checkpoint.
+
+    ``model_path`` is a GGUF file or a Hugging Face folder. ``dtype`` is that of activations and
+    KV. ``quantization`` "q4" keeps 4-bit weights 4-bit; "none" turns weights into ``dtype``.
+    ``max_num_batched_tokens`` bounds the tokens of a step, ``max_num_seqs`` its sequences.
+    ``free_list_seed`` shuffles the free list (tests); None hands blocks out in order.
+    """
+
+    model_path: str
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    quantization: Literal["none", "q4"] = "none"
+    block_size: int = 16
+    kv_memory_bytes: int = 1 << 30
+    max_num_batched_tokens: int = 256
+    max_num_seqs: int = 256
+    num_threads: int = 1
+    enable_prefix_cache: bool = True
+    free_list_seed: int | None = None

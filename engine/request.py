@@ -1,0 +1,84 @@
+"""The one mutable object inside a worker: a request on its way through the engine."""
+
+import enum
+from dataclasses import dataclass, field
+
+from engine.sampling_params import SamplingParams
+
+
+class RequestStatus(enum.Enum):
+    """Where a request stands."""
+
+    WAITING = enum.auto()
+    WAITING_FOR_KV = enum.auto()
+    RUNNING = enum.auto()
+    PREEMPTED = enum.auto()
+    FINISHED_EOS = enum.auto()
+    FINISHED_STOP = enum.auto()
+    FINISHED_LENGTH = enum.auto()
+    FINISHED_CANCELLED = enum.auto()
+    FINISHED_FAILED = enum.auto()
+
+    @property
+    def is_finished(self) -> bool:
+        return self.name.startswith("FINISHED")
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One sequence of tokens that grows.
+
+    ``token_ids[:num_prompt_tokens]`` is what the client sent; output starts there, also when this
+    request continues an earlier attempt and more tokens are known from the start (rule 5.3).
+    KV exists for ``token_ids[:num_computed_tokens]`` in the blocks of ``block_table``.
+    A prefill worker samples one first token per entry of ``choices``; everywhere else a request
+    has exactly one choice.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    num_prompt_tokens: int
+    params: SamplingParams
+    choices: tuple[int, ...] = (0,)
+    cache_salt: bytes = b""
+    status: RequestStatus = RequestStatus.WAITING
+    block_table: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0
+    block_hashes: list[bytes] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt_tokens :]
+
+    def append(self, token_id: int, eos_token_ids: frozenset[int]) -> None:
+        """Adds a sampled token and finishes the request where the token or its count says so."""
+        self.token_ids.append(token_id)
+        if (finish := self.finish_on(token_id, self.num_output_tokens, eos_token_ids)) is not None:
+            self.status = finish
+
+    def finish_on(
+        self, token_id: int, num_output_tokens: int, eos_token_ids: frozenset[int]
+    ) -> RequestStatus | None:
+        """Final status if ``token_id`` is output token number ``num_output_tokens``, or None."""
+        params = self.params
+        if num_output_tokens >= params.min_tokens:
+            if token_id in params.stop_token_ids:
+                return RequestStatus.FINISHED_STOP
+            if token_id in eos_token_ids and not params.ignore_eos:
+                return RequestStatus.FINISHED_EOS
+        if num_output_tokens >= params.max_tokens:
+            return RequestStatus.FINISHED_LENGTH
+        return None
