@@ -1,0 +1,204 @@
+"""Decides which prompts compute in a step, and which blocks they hold meanwhile."""
+
+import time
+from collections.abc import Callable, Iterable
+
+from engine.batch import ModelRunnerOutput, Sample, ScheduledRequest, SchedulerOutput
+from engine.block_manager import BlockManager
+from engine.errors import OutOfBlocks
+from engine.request import RequestStatus
+from prefill_svc.prompt import Admission, Chunk, PrefillPlan, Progress, Prompt
+
+
+class PrefillScheduler:
+    """Chunked prefill in order of arrival, started prompts first.
+
+    A prompt is in exactly one of four stages, each a dict in order of entry:
+
+        waiting     no blocks
+        computing   all its blocks, some tokens still to compute
+        computed    all its blocks, waits for its lease to end
+        stopped     all its blocks, failed in a step, waits for its lease to end
+
+    Belongs to the engine thread. Nothing here ends a lease: the event loop does and then calls
+    ``remove``, so a block that a decode worker may still claim is never reused (protocol 4.1).
+    """
+
+    def __init__(
+        self,
+        blocks: BlockManager,
+        *,
+        block_size: int,
+        max_num_batched_tokens: int,
+        max_num_seqs: int,
+        revoke_after: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._blocks = blocks
+        self._block_size = block_size
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._max_num_seqs = max_num_seqs
+        self._revoke_after = revoke_after
+        self._clock = clock
+        self._waiting: dict[bytes, Prompt] = {}
+        self._computing: dict[bytes, Prompt] = {}
+        self._computed: dict[bytes, Prompt] = {}
+        self._stopped: dict[bytes, Prompt] = {}
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_computing(self) -> int:
+        return len(self._computing)
+
+    @property
+    def num_handing_off(self) -> int:
+        return len(self._computed) + len(self._stopped)
+
+    @property
+    def num_pending_tokens(self) -> int:
+        """Prompt tokens that are not computed yet."""
+        stages: Iterable[Prompt] = (*self._waiting.values(), *self._computing.values())
+        return sum(prompt.request.num_uncomputed_tokens for prompt in stages)
+
+    def add(self, prompt: Prompt) -> None:
+        """Queues a prompt whose blocks fit into the empty pool."""
+        assert prompt.attempt_id not in self._waiting, prompt.attempt_id.hex()
+        self._waiting[prompt.attempt_id] = prompt
+
+    def start(self, attempt_id: bytes) -> None:
+        """The decode worker has room for this prompt; a no-op for one that is over."""
+        for stage in (self._computing, self._computed):
+            if (prompt := stage.get(attempt_id)) is not None:
+                prompt.started = True
+
+    def schedule(self) -> PrefillPlan:
+        """Plans a step: prompts under way first, then as many waiting ones as have room."""
+        budget = self._max_num_batched_tokens
+        parts: list[ScheduledRequest] = []
+        under_way = sorted(self._computing.values(), key=lambda prompt: not prompt.started)
+        for prompt in under_way:
+            budget -= self._plan(prompt, budget, parts)
+        # While no decode worker wants what is under way, one more prompt a step is admitted, so
+        # that a prompt whose decode worker has room can overtake (protocol 3.3).
+        overtaker = bool(under_way) and not under_way[0].started
+        admissions: list[Admission] = []
+        starved = False
+        while self._waiting and len(self._computing) < self._max_num_seqs:
+            if budget == 0 and not overtaker:
+                break
+            prompt = next(iter(self._waiting.values()))
+            if not self._reserve(prompt):
+                starved = True
+                break
+            overtaker = False
+            admissions.append(Admission(prompt, self._announce(prompt)))
+            budget -= self._plan(prompt, budget, parts)
+        revoke = self._choose_revoked() if starved and not self._computing else None
+        return PrefillPlan(SchedulerOutput(tuple(parts)), tuple(admissions), revoke)
+
+    def update(
+        self, output: SchedulerOutput, runner_output: ModelRunnerOutput
+    ) -> tuple[Progress, ...]:
+        """Takes in a finished step; the blocks it filled may be shared and read from now on."""
+        return tuple(
+            self._advance(self._computing[bytes.fromhex(part.request.request_id)], part, samples)
+            for part, samples in zip(output.scheduled, runner_output.samples, strict=True)
+        )
+
+    def stop(self, attempt_id: bytes) -> None:
+        """Computes this prompt no further; its blocks stay until ``remove``."""
+        if (prompt := self._computing.pop(attempt_id, None)) is not None:
+            self._stopped[attempt_id] = prompt
+
+    def remove(self, attempt_id: bytes) -> None:
+        """Forgets a prompt in any stage and frees its blocks. Its lease must have ended."""
+        for stage in (self._waiting, self._computing, self._computed, self._stopped):
+            if (prompt := stage.pop(attempt_id, None)) is not None:
+                self._free(prompt)
+
+    def _plan(self, prompt: Prompt, budget: int, parts: list[ScheduledRequest]) -> int:
+        num_new_tokens = min(budget, prompt.request.num_uncomputed_tokens)
+        if num_new_tokens > 0:
+            parts.append(ScheduledRequest(prompt.request, num_new_tokens))
+        return num_new_tokens
+
+    def _reserve(self, prompt: Prompt) -> bool:
+        """Takes every block the prompt needs, or none (protocol 3.3)."""
+        request = prompt.request
+        # The last token is always computed: its logits give the first output token.
+        num_matchable = (request.num_tokens - 1) // self._block_size
+        cached = self._blocks.match_prefix(request.block_hashes[:num_matchable])
+        self._blocks.acquire(cached)
+        num_blocks = -(-request.num_tokens // self._block_size)
+        try:
+            fresh = self._blocks.allocate(num_blocks - len(cached))
+        except OutOfBlocks:
+            self._blocks.release(cached)
+            return False
+        request.block_table = [*cached, *fresh]
+        request.num_cached_tokens = request.num_computed_tokens = len(cached) * self._block_size
+        request.status = RequestStatus.RUNNING
+        self._computing[prompt.attempt_id] = self._waiting.pop(prompt.attempt_id)
+        return True
+
+    def _advance(
+        self, prompt: Prompt, part: ScheduledRequest, samples: tuple[Sample, ...]
+    ) -> Progress:
+        request = prompt.request
+        first_block = request.num_computed_tokens // self._block_size
+        request.num_computed_tokens += part.num_new_tokens
+        for index in range(first_block, request.num_computed_tokens // self._block_size):
+            self._blocks.register(request.block_table[index], request.block_hashes[index])
+        chunk = self._announce(prompt)
+        if request.num_uncomputed_tokens > 0:
+            return Progress(prompt, part.num_new_tokens, chunk)
+        prompt.computed_time = self._clock()
+        self._computed[prompt.attempt_id] = self._computing.pop(prompt.attempt_id)
+        last_chunk = self._announce_partial(prompt)
+        return Progress(prompt, part.num_new_tokens, chunk, last_chunk, samples)
+
+    def _announce(self, prompt: Prompt) -> Chunk | None:
+        """Leases the full blocks that became final; no later step writes them (protocol 4.2)."""
+        num_final = prompt.request.num_computed_tokens // self._block_size * self._block_size
+        return self._lease(prompt, num_final)
+
+    def _announce_partial(self, prompt: Prompt) -> Chunk | None:
+        return self._lease(prompt, prompt.request.num_tokens)
+
+    def _lease(self, prompt: Prompt, num_tokens: int) -> Chunk | None:
+        first = prompt.num_announced_tokens
+        if not prompt.hand_off or num_tokens == first:
+            return None
+        ids = self._blocks_of(prompt, first, num_tokens)
+        self._blocks.lease(ids)
+        prompt.num_announced_tokens = num_tokens
+        return Chunk(first, num_tokens - first, tuple(ids))
+
+    def _blocks_of(self, prompt: Prompt, first_token: int, end_token: int) -> list[int]:
+        first, end = first_token // self._block_size, -(-end_token // self._block_size)
+        return prompt.request.block_table[first:end]
+
+    def _free(self, prompt: Prompt) -> None:
+        request = prompt.request
+        self._blocks.end_lease(self._blocks_of(prompt, 0, prompt.num_announced_tokens))
+        self._blocks.release(request.block_table)
+        request.block_table = []
+
+    def _choose_revoked(self) -> Prompt | None:
+        """The youngest computed prompt that no decode worker wants yet, or None.
+
+        Asked only when nothing computes, so that no block comes back by itself. While a started
+        prompt is being read its blocks are about to come back; a prompt just computed is given
+        time to be started, or prompts in a full house would revoke one another in turn.
+        """
+        if any(prompt.started or prompt.revoking for prompt in self._computed.values()):
+            return None
+        before = self._clock() - self._revoke_after
+        for prompt in reversed(self._computed.values()):
+            if prompt.hand_off and prompt.computed_time <= before:
+                prompt.revoking = True
+                return prompt
+        return None
