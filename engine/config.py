@@ -3,12 +3,16 @@
 from dataclasses import dataclass
 from typing import Literal
 
-RopeScalingKind = Literal["none", "linear", "llama3", "yarn"]
+RopeScalingKind = Literal["none", "linear", "llama3", "yarn", "factors"]
 
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """Rotary scaling; fields not used by ``kind`` keep their defaults. Names follow config.json."""
+    """Rotary scaling; fields not used by ``kind`` keep their defaults. Names follow config.json.
+
+    Kind "factors" divides each rotary frequency by one of ``frequency_factors`` (head_dim / 2 of
+    them), which is how GGUF files carry the scaling of Llama 3.
+    """
 
     kind: RopeScalingKind = "none"
     factor: float = 1.0
@@ -21,6 +25,7 @@ class RopeScaling:
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool = True
+    frequency_factors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

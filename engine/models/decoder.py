@@ -1,0 +1,90 @@
+"""The decoder-only transformer that every supported family is."""
+
+from collections.abc import Sequence
+
+import torch
+
+from engine.attention.base import AttentionBackend
+from engine.batch import ForwardBatch
+from engine.config import ModelConfig
+from engine.kv_cache import KvCache
+from engine.layers.attention import Attention
+from engine.layers.embedding import Vocabulary
+from engine.layers.mlp import SwiGluMlp
+from engine.layers.rms_norm import RmsNorm
+from engine.layers.rotary import Rotary, RotaryAngles
+
+
+class DecoderLayer:
+    """Attention and feed-forward, each after a norm and added to its input."""
+
+    __slots__ = ("_attention", "_attention_norm", "_mlp", "_mlp_norm")
+
+    def __init__(
+        self, attention_norm: RmsNorm, attention: Attention, mlp_norm: RmsNorm, mlp: SwiGluMlp
+    ) -> None:
+        self._attention_norm = attention_norm
+        self._attention = attention
+        self._mlp_norm = mlp_norm
+        self._mlp = mlp
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        angles: RotaryAngles,
+        batch: ForwardBatch,
+        kv_cache: KvCache,
+        backend: AttentionBackend,
+    ) -> torch.Tensor:
+        """Returns ``x`` (T, hidden), changed in place."""
+        x += self._attention(self._attention_norm(x), angles, batch, kv_cache, backend)
+        x += self._mlp(self._mlp_norm(x))
+        return x
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        parts = (self._attention_norm, self._attention, self._mlp_norm, self._mlp)
+        return tuple(tensor for part in parts for tensor in part.tensors())
+
+
+class DecoderModel:
+    """Runs under ``torch.inference_mode``; nothing here records gradients."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        vocabulary: Vocabulary,
+        rotary: Rotary,
+        layers: Sequence[DecoderLayer],
+        norm: RmsNorm,
+    ) -> None:
+        self.config = config
+        self._vocabulary = vocabulary
+        self._rotary = rotary
+        self._layers = tuple(layers)
+        self._norm = norm
+
+    def forward(
+        self, batch: ForwardBatch, kv_cache: KvCache, attention: AttentionBackend
+    ) -> torch.Tensor:
+        """Hidden states of every token of the step, (T, hidden), before the final norm.
+
+        The caller has planned ``attention`` for this batch. K and V of the tokens are in
+        ``kv_cache`` afterwards.
+        """
+        x = self._vocabulary.embed(batch.token_ids)
+        angles = self._rotary.angles(batch.positions)
+        for layer in self._layers:
+            x = layer(x, angles, batch, kv_cache, attention)
+        return x
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Rows of what ``forward`` returned, (R, hidden), to logits (R, vocabulary) float32."""
+        return self._vocabulary.logits(self._norm(hidden))
+
+    def resident_bytes(self) -> int:
+        """Bytes of all weights, each storage counted once."""
+        tensors = [*self._vocabulary.tensors(), *self._norm.tensors()]
+        for layer in self._layers:
+            tensors += layer.tensors()
+        storages = [tensor.untyped_storage() for tensor in tensors]
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
