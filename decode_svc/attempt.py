@@ -1,0 +1,80 @@
+"""An attempt as the decode engine sees it, and what a step tells about it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from engine.batch import Sample, SchedulerOutput
+from engine.request import Request, RequestStatus
+from engine.sampling_params import SamplingParams
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One Submit. The fields up to ``block_hashes`` never change; the rest is the engine thread's.
+
+    ``prompt_blocks`` hold the prompt in order, the first ``num_cached_blocks`` of them pinned from
+    the prefix cache. ``spare_blocks`` will become private copies of the partial last block.
+    ``requests`` are the choices that go on here, from ``join`` on. ``released`` means that the
+    prefill worker answered Released(alive): only then may tokens leave and blocks be shared
+    (protocol 3.6).
+    """
+
+    attempt_id: bytes
+    token_ids: Sequence[int]
+    num_prompt_tokens: int
+    params: SamplingParams
+    choices: tuple[int, ...]
+    cache_salt: bytes
+    block_hashes: Sequence[bytes]
+    prompt_blocks: list[int] = field(default_factory=list)
+    num_cached_blocks: int = 0
+    spare_blocks: list[int] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    released: bool = False
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def is_finished(self) -> bool:
+        return all(request.status.is_finished for request in self.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """The first token of a choice, sampled by the prefill worker."""
+
+    choice: int
+    token_id: int
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Room for a prompt: read into ``block_ids`` what follows its ``cached_tokens``."""
+
+    attempt: Attempt
+    cached_tokens: int
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A token drawn for one choice; ``status`` is final where the choice ends on it."""
+
+    attempt: Attempt
+    choice: int
+    index: int
+    sample: Sample
+    status: RequestStatus
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePlan:
+    """What to compute next. ``attempts`` runs parallel to ``output.scheduled``."""
+
+    output: SchedulerOutput
+    attempts: tuple[Attempt, ...]
+    grants: tuple[Grant, ...]
+    preempted: tuple[Attempt, ...]

@@ -1,0 +1,249 @@
+"""Decides which choices compute in a step, and which blocks attempts hold meanwhile."""
+
+from collections.abc import Sequence
+
+from decode_svc.attempt import Attempt, DecodePlan, FirstToken, Grant, Row
+from engine.batch import ModelRunnerOutput, Sample, ScheduledRequest, SchedulerOutput
+from engine.block_hash import hash_blocks
+from engine.block_manager import BlockManager
+from engine.errors import OutOfBlocks
+from engine.request import Request, RequestStatus
+
+
+class DecodeScheduler:
+    """Continuous batching of attempts whose KV arrives from elsewhere.
+
+    An attempt is in exactly one of three stages, each a dict in order of entry:
+
+        waiting   no blocks; first come, first served, nobody overtakes
+        pulling   its cached prefix pinned, the rest of its prompt reserved
+        running   in every step, until its choices have finished and it is released
+
+    Belongs to the engine thread.
+    """
+
+    def __init__(
+        self,
+        blocks: BlockManager,
+        *,
+        block_size: int,
+        max_num_seqs: int,
+        eos_token_ids: frozenset[int],
+    ) -> None:
+        self._blocks = blocks
+        self._block_size = block_size
+        self._max_num_seqs = max_num_seqs
+        self._eos_token_ids = eos_token_ids
+        self._waiting: dict[bytes, Attempt] = {}
+        self._pulling: dict[bytes, Attempt] = {}
+        self._running: dict[bytes, Attempt] = {}
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def num_pulling(self) -> int:
+        return len(self._pulling)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    def add(self, attempt: Attempt) -> None:
+        """Queues an attempt for room; its prompt must be computing on the prefill worker."""
+        self._waiting[attempt.attempt_id] = attempt
+
+    def join(
+        self, attempt_id: bytes, first_tokens: Sequence[FirstToken]
+    ) -> tuple[tuple[int, int], ...]:
+        """The whole prompt has arrived: its unfinished choices run from the next step on.
+
+        Answers which blocks to copy, as (source, destination), before that step.
+        """
+        attempt = self._pulling.pop(attempt_id)
+        self._running[attempt_id] = attempt
+        self._blocks.activate(attempt.prompt_blocks[attempt.num_cached_blocks :])
+        self._blocks.activate(attempt.spare_blocks)
+        going_on = [first for first in first_tokens if not first.finished]
+        copies = []
+        for first in going_on[1:]:
+            table, copy = self._fork(attempt)
+            attempt.requests.append(_choice(attempt, first, table))
+            copies += copy
+        if going_on:
+            attempt.requests.insert(0, _choice(attempt, going_on[0], attempt.prompt_blocks))
+        else:
+            self._blocks.release(attempt.prompt_blocks)
+        self._blocks.release(attempt.spare_blocks)
+        attempt.prompt_blocks, attempt.spare_blocks = [], []
+        return tuple(copies)
+
+    def release(self, attempt_id: bytes) -> None:
+        """The lease was alive until every byte had arrived: tokens may leave, blocks be shared."""
+        if (attempt := self._running.get(attempt_id)) is None:
+            return
+        attempt.released = True
+        for request in attempt.requests:
+            self._publish(attempt, request, first_block=0)
+            self._free_finished(request)
+        self._forget_finished(attempt)
+
+    def schedule(self) -> DecodePlan:
+        """Plans a step and hands out room. Who finds none preempts the youngest (maybe itself)."""
+        parts: list[ScheduledRequest] = []
+        attempts: list[Attempt] = []
+        preempted: list[Attempt] = []
+        for attempt in list(self._running.values()):
+            requests = [request for request in attempt.requests if not request.status.is_finished]
+            requests = requests[: self._max_num_seqs - len(parts)]
+            while attempt.attempt_id in self._running and not self._grow(requests):
+                preempted.append(self._preempt_youngest())
+            if attempt.attempt_id in self._running:
+                parts += [ScheduledRequest(each, each.num_uncomputed_tokens) for each in requests]
+                attempts += [attempt] * len(requests)
+        grants = self._grant()
+        return DecodePlan(SchedulerOutput(tuple(parts)), tuple(attempts), grants, tuple(preempted))
+
+    def update(self, plan: DecodePlan, runner_output: ModelRunnerOutput) -> tuple[Row, ...]:
+        """Takes in a finished step; frees what finished, as soon as it is released."""
+        drawn = zip(plan.output.scheduled, plan.attempts, runner_output.samples, strict=True)
+        return tuple(
+            self._advance(part, attempt, sample)
+            for part, attempt, samples in drawn
+            for sample in samples
+        )
+
+    def remove(self, attempt_id: bytes, still_written: Sequence[int] = ()) -> None:
+        """Forgets an attempt in any stage and frees its blocks.
+
+        ``still_written`` are blocks that a read may still write to; they stay fenced until
+        ``lift_fence`` (protocol 4.1). An unknown attempt is no error.
+        """
+        self._waiting.pop(attempt_id, None)
+        self._blocks.fence(still_written)
+        if (attempt := self._pulling.pop(attempt_id, None)) is not None:
+            self._blocks.release(attempt.prompt_blocks)
+            self._blocks.release(attempt.spare_blocks)
+            attempt.prompt_blocks, attempt.spare_blocks = [], []
+        if (attempt := self._running.pop(attempt_id, None)) is not None:
+            self._free(attempt)
+
+    def lift_fence(self, block_ids: Sequence[int]) -> None:
+        self._blocks.lift_fence(block_ids)
+
+    def _grant(self) -> tuple[Grant, ...]:
+        grants = []
+        while self._waiting:
+            attempt = next(iter(self._waiting.values()))
+            if not self._reserve(attempt):
+                break
+            self._pulling[attempt.attempt_id] = self._waiting.pop(attempt.attempt_id)
+            missing = attempt.prompt_blocks[attempt.num_cached_blocks :]
+            cached_tokens = attempt.num_cached_blocks * self._block_size
+            grants.append(Grant(attempt, cached_tokens, tuple(missing)))
+        return tuple(grants)
+
+    def _reserve(self, attempt: Attempt) -> bool:
+        """Takes every block the prompt and its copies need, or none."""
+        num_sharing = len(attempt.choices)
+        active = [*self._running.values(), *self._pulling.values()]
+        num_active = sum(len(each.requests) or len(each.choices) for each in active)
+        if active and num_active + num_sharing > self._max_num_seqs:
+            return False
+        cached = self._blocks.match_prefix(attempt.block_hashes)
+        self._blocks.acquire(cached)
+        num_missing = -(-attempt.num_tokens // self._block_size) - len(cached)
+        is_partial = attempt.num_tokens % self._block_size > 0
+        num_spare = num_sharing - 1 if is_partial else 0
+        # Every active choice may want a block soon, and so does each of the newcomer's where no
+        # partial block is left to grow into. Without this margin the newcomer would be the first
+        # to be preempted.
+        margin = num_active + (0 if is_partial else num_sharing)
+        if num_missing + num_spare + margin > self._blocks.num_available:
+            self._blocks.release(cached)
+            return False
+        attempt.prompt_blocks = [*cached, *self._blocks.reserve(num_missing)]
+        attempt.num_cached_blocks = len(cached)
+        attempt.spare_blocks = self._blocks.reserve(num_spare)
+        return True
+
+    def _fork(self, attempt: Attempt) -> tuple[list[int], list[tuple[int, int]]]:
+        """A block table that shares the prompt's full blocks, and the copy it needs."""
+        num_full = attempt.num_tokens // self._block_size
+        table = attempt.prompt_blocks[:num_full]
+        self._blocks.acquire(table)
+        if num_full == len(attempt.prompt_blocks):
+            return table, []
+        private = attempt.spare_blocks.pop()
+        return [*table, private], [(attempt.prompt_blocks[num_full], private)]
+
+    def _grow(self, requests: Sequence[Request]) -> bool:
+        """Gives each request a block for every token to compute, or some of them and False."""
+        try:
+            for request in requests:
+                num_blocks = -(-request.num_tokens // self._block_size)
+                request.block_table += self._blocks.allocate(num_blocks - len(request.block_table))
+        except OutOfBlocks:
+            return False
+        return True
+
+    def _preempt_youngest(self) -> Attempt:
+        _, attempt = self._running.popitem()
+        for request in attempt.requests:
+            if not request.status.is_finished:
+                request.status = RequestStatus.PREEMPTED
+        self._free(attempt)
+        return attempt
+
+    def _advance(self, part: ScheduledRequest, attempt: Attempt, sample: Sample) -> Row:
+        request = part.request
+        first_block = request.num_computed_tokens // self._block_size
+        request.num_computed_tokens += part.num_new_tokens
+        request.append(sample.token_id, self._eos_token_ids)
+        if attempt.released:
+            self._publish(attempt, request, first_block)
+            self._free_finished(request)
+            self._forget_finished(attempt)
+        return Row(attempt, sample.choice, request.num_output_tokens - 1, sample, request.status)
+
+    def _publish(self, attempt: Attempt, request: Request, first_block: int) -> None:
+        """Enters the full blocks from ``first_block`` on into the prefix cache."""
+        num_full = request.num_computed_tokens // self._block_size
+        if num_full > len(request.block_hashes):
+            final = request.token_ids[: num_full * self._block_size]
+            request.block_hashes = hash_blocks(
+                final, self._block_size, attempt.cache_salt, request.block_hashes
+            )
+        for index in range(first_block, num_full):
+            self._blocks.register(request.block_table[index], request.block_hashes[index])
+
+    def _free_finished(self, request: Request) -> None:
+        if request.status.is_finished:
+            self._blocks.release(request.block_table)
+            request.block_table = []
+
+    def _forget_finished(self, attempt: Attempt) -> None:
+        if attempt.is_finished:
+            self._running.pop(attempt.attempt_id, None)
+
+    def _free(self, attempt: Attempt) -> None:
+        for request in attempt.requests:
+            self._blocks.release(request.block_table)
+            request.block_table = []
+
+
+def _choice(attempt: Attempt, first: FirstToken, block_table: list[int]) -> Request:
+    """A choice that has its first token and the KV of everything before it."""
+    return Request(
+        request_id=f"{attempt.attempt_id.hex()}/{first.choice}",
+        token_ids=[*attempt.token_ids, first.token_id],
+        num_prompt_tokens=attempt.num_prompt_tokens,
+        params=attempt.params,
+        choices=(first.choice,),
+        cache_salt=attempt.cache_salt,
+        status=RequestStatus.RUNNING,
+        block_table=block_table,
+        num_computed_tokens=attempt.num_tokens,
+        block_hashes=list(attempt.block_hashes),
+    )

@@ -1,0 +1,295 @@
+"""The decode scheduler over a real BlockManager; no model, so a step is one call to `step`."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from decode_svc.attempt import Attempt, DecodePlan, FirstToken, Row
+from decode_svc.scheduler import DecodeScheduler
+from engine.batch import ModelRunnerOutput, Sample
+from engine.block_hash import hash_blocks
+from engine.block_manager import BlockManager
+from engine.request import RequestStatus
+from engine.sampling_params import SamplingParams
+
+BLOCK_SIZE = 4
+EOS = 1
+
+
+class House:
+    """A scheduler with its pool; attempts are named by one letter."""
+
+    def __init__(self, num_blocks: int = 32, max_num_seqs: int = 16) -> None:
+        self.blocks = BlockManager(num_blocks)
+        self.scheduler = DecodeScheduler(
+            self.blocks,
+            block_size=BLOCK_SIZE,
+            max_num_seqs=max_num_seqs,
+            eos_token_ids=frozenset({EOS}),
+        )
+
+    def add(
+        self, name: str, token_ids: Sequence[int], *, choices: int = 1, max_tokens: int = 100
+    ) -> Attempt:
+        attempt = Attempt(
+            attempt_id=name.encode() * 16,
+            token_ids=list(token_ids),
+            num_prompt_tokens=len(token_ids),
+            params=SamplingParams(max_tokens=max_tokens),
+            choices=tuple(range(choices)),
+            cache_salt=b"",
+            block_hashes=hash_blocks(token_ids, BLOCK_SIZE),
+        )
+        self.scheduler.add(attempt)
+        return attempt
+
+    def run(self, name: str, token_ids: Sequence[int], **options: int) -> Attempt:
+        """An attempt that has joined and is released."""
+        attempt = self.add(name, token_ids, **options)
+        self.scheduler.schedule()
+        self.join(attempt)
+        self.scheduler.release(attempt.attempt_id)
+        return attempt
+
+    def join(self, attempt: Attempt, token_id: int = 50) -> tuple[tuple[int, int], ...]:
+        first = [FirstToken(choice, token_id, False) for choice in attempt.choices]
+        return self.scheduler.join(attempt.attempt_id, first)
+
+    def step(self, token_id: int = 60) -> tuple[Row, ...]:
+        plan = self.scheduler.schedule()
+        rows = self.scheduler.update(plan, draw(plan, token_id))
+        self.blocks.check()
+        return rows
+
+    @property
+    def is_empty(self) -> bool:
+        self.blocks.check()
+        return self.blocks.num_available == self.blocks.num_blocks
+
+
+def draw(plan: DecodePlan, token_id: int) -> ModelRunnerOutput:
+    scheduled = plan.output.scheduled
+    return ModelRunnerOutput(
+        tuple((Sample(part.request.choices[0], token_id),) for part in scheduled)
+    )
+
+
+def test_an_attempt_with_room_is_granted_its_missing_blocks_as_reserved() -> None:
+    house = House()
+    attempt = house.add("a", range(10))
+    (grant,) = house.scheduler.schedule().grants
+    assert (grant.attempt, grant.cached_tokens, len(grant.block_ids)) == (attempt, 0, 3)
+    assert house.blocks.counts().reserved == 3
+
+
+def test_attempts_without_room_wait_and_nobody_overtakes() -> None:
+    house = House(num_blocks=4)
+    house.add("a", range(9))
+    house.add("b", range(20, 35))
+    house.add("c", [70])
+    assert len(house.scheduler.schedule().grants) == 1
+    assert house.scheduler.schedule().grants == ()
+    assert house.scheduler.num_waiting == 2
+
+
+def test_room_leaves_a_block_to_grow_for_every_active_choice() -> None:
+    house = House(num_blocks=4)
+    house.run("a", range(5))
+    house.add("b", range(20, 25))
+    assert house.scheduler.schedule().grants == ()
+
+
+def test_a_joined_attempt_is_in_the_very_next_step() -> None:
+    house = House()
+    attempt = house.add("a", range(10))
+    house.scheduler.schedule()
+    house.join(attempt)
+    (row,) = house.step(token_id=61)
+    assert (row.attempt, row.choice, row.index, row.sample.token_id) == (attempt, 0, 1, 61)
+    assert house.blocks.counts().used == 3
+
+
+def test_a_continued_attempt_counts_its_outputs_from_the_prompt() -> None:
+    house = House()
+    attempt = house.add("a", range(10))
+    attempt.num_prompt_tokens = 6
+    house.scheduler.schedule()
+    house.join(attempt)
+    assert house.step()[0].index == 5
+
+
+def test_nothing_enters_the_prefix_cache_before_the_release() -> None:
+    house = House()
+    attempt = house.add("a", range(10), max_tokens=2)
+    house.scheduler.schedule()
+    house.join(attempt)
+    (row,) = house.step()
+    assert row.status is RequestStatus.FINISHED_LENGTH
+    assert house.blocks.match_prefix(hash_blocks(range(10), BLOCK_SIZE)) == []
+    assert house.blocks.counts().used == 3
+    house.scheduler.release(attempt.attempt_id)
+    assert len(house.blocks.match_prefix(hash_blocks(range(10), BLOCK_SIZE))) == 2
+    assert house.is_empty
+
+
+def test_an_attempt_removed_before_its_release_leaves_nothing_in_the_cache() -> None:
+    house = House()
+    attempt = house.add("a", range(10))
+    house.scheduler.schedule()
+    house.join(attempt)
+    house.step()
+    house.scheduler.remove(attempt.attempt_id)
+    house.scheduler.release(attempt.attempt_id)
+    assert house.is_empty
+    assert house.blocks.counts().cached == 0
+
+
+def test_generated_blocks_enter_the_cache_as_they_fill() -> None:
+    house = House()
+    house.run("a", range(6))
+    for _ in range(2):
+        house.step()
+    known = hash_blocks([*range(6), 50, 60], BLOCK_SIZE)
+    assert len(house.blocks.match_prefix(known)) == 2
+
+
+def test_a_cached_prefix_is_pinned_and_only_the_tail_is_asked_for() -> None:
+    house = House()
+    house.scheduler.remove(house.run("a", range(10)).attempt_id)
+    attempt = house.add("b", [*range(8), 90, 91])
+    (grant,) = house.scheduler.schedule().grants
+    assert (grant.cached_tokens, len(grant.block_ids)) == (8, 1)
+    assert (house.blocks.counts().used, house.blocks.counts().reserved) == (2, 1)
+    house.join(attempt)
+    assert attempt.requests[0].block_table[:2] == house.blocks.match_prefix(attempt.block_hashes)
+
+
+def test_a_prompt_cached_in_full_asks_for_nothing() -> None:
+    house = House()
+    house.scheduler.remove(house.run("a", range(8)).attempt_id)
+    attempt = house.add("b", range(8))
+    (grant,) = house.scheduler.schedule().grants
+    assert (grant.cached_tokens, grant.block_ids) == (8, ())
+    house.join(attempt)
+    assert len(house.step()) == 1
+
+
+def test_choices_share_full_blocks_and_copy_the_partial_one() -> None:
+    house = House()
+    attempt = house.add("a", range(6), choices=3)
+    house.scheduler.schedule()
+    copies = house.join(attempt)
+    tables = [request.block_table for request in attempt.requests]
+    assert len({table[0] for table in tables}) == 1
+    assert len({table[1] for table in tables}) == 3
+    assert copies == tuple((tables[0][1], table[1]) for table in tables[1:])
+    assert [row.choice for row in house.step()] == [0, 1, 2]
+    assert house.blocks.counts().used == 4
+
+
+def test_choices_of_a_whole_block_prompt_copy_nothing_and_part_at_the_next_block() -> None:
+    house = House()
+    attempt = house.add("a", range(8), choices=2)
+    house.scheduler.schedule()
+    assert house.join(attempt) == ()
+    house.step()
+    first, second = (request.block_table for request in attempt.requests)
+    assert first[:2] == second[:2]
+    assert first[2] != second[2]
+
+
+def test_a_choice_that_ended_on_prefill_gives_its_spare_block_back() -> None:
+    house = House()
+    attempt = house.add("a", range(6), choices=3)
+    house.scheduler.schedule()
+    first = [FirstToken(0, EOS, True), FirstToken(1, 50, False), FirstToken(2, EOS, True)]
+    house.scheduler.join(attempt.attempt_id, first)
+    assert [row.choice for row in house.step()] == [1]
+    assert house.blocks.counts().used == 2
+
+
+def test_an_attempt_that_ended_on_prefill_is_forgotten_when_released() -> None:
+    house = House()
+    attempt = house.add("a", range(6))
+    house.scheduler.schedule()
+    house.scheduler.join(attempt.attempt_id, [FirstToken(0, EOS, True)])
+    assert house.step() == ()
+    house.scheduler.release(attempt.attempt_id)
+    assert house.scheduler.num_running == 0
+    assert house.is_empty
+
+
+def test_a_finished_choice_frees_its_blocks_while_the_others_go_on() -> None:
+    house = House()
+    attempt = house.run("a", range(6), choices=2)
+    plan = house.scheduler.schedule()
+    samples = ((Sample(0, EOS),), (Sample(1, 60),))
+    rows = house.scheduler.update(plan, ModelRunnerOutput(samples))
+    assert [row.status for row in rows] == [RequestStatus.FINISHED_EOS, RequestStatus.RUNNING]
+    assert house.blocks.counts().used == 2
+    assert [row.choice for row in house.step()] == [1]
+    assert not attempt.is_finished
+
+
+def test_the_youngest_attempt_is_preempted_when_blocks_run_out() -> None:
+    house = House(num_blocks=6)
+    old = house.run("a", range(7))
+    young = house.run("b", range(20, 28))
+    seen = [house.scheduler.schedule()]
+    while not seen[-1].preempted:
+        house.scheduler.update(seen[-1], draw(seen[-1], 60))
+        seen.append(house.scheduler.schedule())
+    assert seen[-1].preempted == (young,)
+    assert [part.request for part in seen[-1].output.scheduled] == old.requests
+    assert young.requests[0].status is RequestStatus.PREEMPTED
+    house.blocks.check()
+
+
+def test_an_attempt_that_outgrows_the_pool_alone_is_preempted_itself() -> None:
+    house = House(num_blocks=4)
+    attempt = house.run("a", range(6), choices=2)
+    plan = house.scheduler.schedule()
+    while not plan.preempted:
+        house.scheduler.update(plan, draw(plan, 60))
+        plan = house.scheduler.schedule()
+    assert plan.preempted == (attempt,)
+    assert plan.output.scheduled == ()
+    assert house.is_empty
+
+
+def test_a_step_takes_no_more_choices_than_the_batch_has_seats() -> None:
+    house = House(max_num_seqs=2)
+    house.run("a", range(5), choices=2)
+    house.add("b", range(20, 25))
+    plan = house.scheduler.schedule()
+    assert len(plan.output.scheduled) == 2
+    assert plan.grants == ()
+
+
+@pytest.mark.parametrize("stage", ["waiting", "pulling", "unreleased", "running"])
+def test_removing_an_attempt_in_any_stage_gives_every_block_back(stage: str) -> None:
+    house = House()
+    attempt = house.add("a", range(10), choices=2)
+    if stage != "waiting":
+        house.scheduler.schedule()
+    if stage in ("unreleased", "running"):
+        house.join(attempt)
+    if stage == "running":
+        house.scheduler.release(attempt.attempt_id)
+        house.step()
+    house.scheduler.remove(attempt.attempt_id)
+    house.scheduler.remove(attempt.attempt_id)
+    assert house.is_empty
+    assert house.scheduler.schedule().output.scheduled == ()
+
+
+def test_a_block_that_a_read_may_still_write_is_not_reused_until_its_fence_lifts() -> None:
+    house = House(num_blocks=4)
+    attempt = house.add("a", range(10))
+    (grant,) = house.scheduler.schedule().grants
+    house.scheduler.remove(attempt.attempt_id, still_written=grant.block_ids[:2])
+    assert (house.blocks.counts().fenced, house.blocks.num_available) == (2, 2)
+    house.add("b", range(20, 30))
+    assert house.scheduler.schedule().grants == ()
+    house.scheduler.lift_fence(grant.block_ids[:2])
+    assert len(house.scheduler.schedule().grants) == 1
