@@ -1,0 +1,138 @@
+"""The life of a service process: start, ready, drain, stop.
+
+async def serve(shutdown: Shutdown) -> None:
+    async with AsyncExitStack() as stack:          # closes in reverse order of opening
+        worker = await stack.enter_async_context(Worker(settings))
+        server = create_server(settings.server, SERVICES, errors=TABLE)
+        add_PrefillServiceServicer_to_server(PrefillServicer(worker), server.grpc)
+        await serve_until_shutdown(server, shutdown, drain=worker.drain)
+
+sys.exit(run(serve))
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvloop
+
+from chassis.server import Server
+
+log = logging.getLogger(__name__)
+
+# Ends the streams that outlive the drain (health and load watches) without cutting last messages.
+CLOSE_GRACE = 0.5
+
+
+class Shutdown:
+    """Tells a service to stop. Event loop only.
+
+    While the service is starting or closing, a request cancels its ``main``; in between the first
+    one starts the drain and the second one ends it.
+    """
+
+    def __init__(self, main: "asyncio.Task[None] | None" = None) -> None:
+        self.requested = asyncio.Event()
+        self.forced = asyncio.Event()
+        self.failure: BaseException | None = None
+        self._main = main
+        self._draining_helps = False
+
+    def request(self, why: str) -> None:
+        """Asks for a drain; asked again, for an end at once."""
+        if self.requested.is_set():
+            log.warning("stopping at once: %s", why)
+            self.forced.set()
+        else:
+            log.info("stopping: %s", why)
+            self.requested.set()
+        if not self._draining_helps and self._main is not None:
+            self._main.cancel()
+
+    def fail(self, error: BaseException) -> None:
+        """Ends the process with exit code 1, without a drain: the service cannot go on."""
+        if self.failure is None:
+            self.failure = error
+        self.requested.set()
+        self.request(f"{type(error).__name__}: {error}")
+
+    @contextmanager
+    def in_service(self) -> Iterator[None]:
+        """While entered, requests start and end the drain instead of cancelling."""
+        self._draining_helps = True
+        try:
+            yield
+        finally:
+            self._draining_helps = False
+
+
+def run(main: Callable[[Shutdown], Coroutine[Any, Any, None]]) -> int:
+    """Runs a service on uvloop until it has stopped; returns the process's exit code.
+
+    SIGTERM and SIGINT stop it. 0 after an orderly end, also one during the start; 1 after a
+    failure, which is logged.
+    """
+    return uvloop.run(_run(main))
+
+
+async def _run(main: Callable[[Shutdown], Coroutine[Any, Any, None]]) -> int:
+    shutdown = Shutdown(asyncio.current_task())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, shutdown.request, number.name)
+    try:
+        await main(shutdown)
+    except asyncio.CancelledError:
+        if not shutdown.requested.is_set():
+            raise
+    except Exception as error:
+        shutdown.failure = shutdown.failure or error
+    if shutdown.failure is not None:
+        log.error("service failed: %s", shutdown.failure, exc_info=shutdown.failure)
+        return 1
+    log.info("stopped")
+    return 0
+
+
+async def serve_until_shutdown(
+    server: Server,
+    shutdown: Shutdown,
+    *,
+    warm_up: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    drain: Callable[[], Coroutine[Any, Any, None]] | None = None,
+) -> None:
+    """Starts the server, becomes ready after ``warm_up``, and returns when it has stopped.
+
+    On shutdown the service names turn NOT_SERVING and ``drain`` runs: it refuses new work and
+    returns when none is left, at most ``drain_grace`` seconds, cut short by a second signal.
+    Calls go on being served meanwhile, so that work in flight can still open its streams.
+    """
+    await server.start()
+    try:
+        if warm_up is not None:
+            await warm_up()
+        with shutdown.in_service():
+            server.set_ready(True)
+            log.info("ready on %s:%d", server.settings.host, server.port)
+            await shutdown.requested.wait()
+            server.set_ready(False)
+            if drain is not None:
+                await _drain(drain(), shutdown, server.settings.drain_grace)
+    finally:
+        await server.stop(None if shutdown.forced.is_set() else CLOSE_GRACE)
+
+
+async def _drain(drain: Coroutine[Any, Any, None], shutdown: Shutdown, grace: float) -> None:
+    draining = asyncio.ensure_future(drain)
+    forced = asyncio.ensure_future(shutdown.forced.wait())
+    await asyncio.wait([draining, forced], timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+    if not draining.done() and not forced.done():
+        log.warning("work is left after %g s of draining", grace)
+    forced.cancel()
+    draining.cancel()
+    outcome = (await asyncio.gather(draining, return_exceptions=True))[0]
+    if isinstance(outcome, Exception):
+        shutdown.fail(outcome)
