@@ -1,0 +1,109 @@
+"""One read of whole blocks on its way, cut into pieces."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Self
+
+from kvtransfer.errors import ReadCancelled, TransferError
+from kvtransfer.transport.base import BlockRun, merge_runs
+
+Piece = tuple[BlockRun, ...]
+
+
+class BlockRead:
+    """A read in progress: wait for ``done``, fence by ``ended``.
+
+    ``done`` resolves to the seconds it took once every byte has arrived, or fails with a
+    TransferError as soon as that is out of reach. ``ended`` resolves when nothing of the read can
+    write to its local blocks any more, which after a failure may be later, or never. Both resolve
+    on the transfer thread and cannot be cancelled; ``cancel`` is how to give up.
+    """
+
+    def __init__(
+        self,
+        peer: str,
+        local_ids: Sequence[int],
+        pieces: Sequence[Piece],
+        give_up: Callable[[Self], None],
+    ) -> None:
+        self.peer = peer
+        self.local_ids = tuple(local_ids)
+        self.num_descriptors = sum(len(piece) for piece in pieces)
+        self.done: Future[float] = running_future()
+        self.ended: Future[None] = running_future()
+        self.failed_at: float | None = None
+        self._unposted = deque(pieces)
+        self._num_in_flight = 0
+        self._give_up = give_up
+        self._started_at = time.perf_counter()
+
+    def cancel(self) -> None:
+        """Drops what has not been posted. Any thread; no effect once ``done`` is done."""
+        self._give_up(self)
+
+    # The rest belongs to the transfer thread.
+
+    @property
+    def has_unposted(self) -> bool:
+        return bool(self._unposted)
+
+    def next_piece(self) -> Piece:
+        """Takes the next piece; the caller posts it."""
+        self._num_in_flight += 1
+        return self._unposted.popleft()
+
+    def piece_ended(self) -> None:
+        """One posted piece will not write any more."""
+        self._num_in_flight -= 1
+        self.settle()
+
+    def settle(self) -> None:
+        """Resolves what can be resolved now."""
+        if self._unposted or self._num_in_flight or self.ended.done():
+            return
+        if not self.done.done():
+            self.done.set_result(time.perf_counter() - self._started_at)
+        self.ended.set_result(None)
+
+    def fail(self, error: TransferError, now: float) -> None:
+        """Posts nothing more; ``ended`` waits for the pieces in flight. Idempotent."""
+        self._unposted.clear()
+        if not self.done.done():
+            self.failed_at = now
+            self.done.set_exception(error)
+        self.settle()
+
+    def abandon(self, error: TransferError, now: float) -> None:
+        """Fails the read after the transport was closed: nothing is in flight any more."""
+        self._num_in_flight = 0
+        self.fail(error, now)
+
+
+def cut_pieces(
+    remote_ids: Sequence[int], local_ids: Sequence[int], max_blocks: int
+) -> list[Piece]:
+    """Merges adjacent blocks and groups the runs into pieces of at most ``max_blocks``."""
+    pieces: list[Piece] = []
+    piece: list[BlockRun] = []
+    num_blocks = 0
+    for run in merge_runs(remote_ids, local_ids, max_blocks):
+        if piece and num_blocks + run.num_blocks > max_blocks:
+            pieces.append(tuple(piece))
+            piece, num_blocks = [], 0
+        piece.append(run)
+        num_blocks += run.num_blocks
+    return [*pieces, tuple(piece)] if piece else pieces
+
+
+def cancelled(read: BlockRead) -> ReadCancelled:
+    """The error of a read that its owner gave up."""
+    return ReadCancelled(f"read of {len(read.local_ids)} blocks from {read.peer} was given up")
+
+
+def running_future() -> "Future":  # type: ignore[type-arg]
+    """A future that its waiters cannot cancel."""
+    future: Future[object] = Future()
+    future.set_running_or_notify_cancel()
+    return future

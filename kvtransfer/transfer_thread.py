@@ -1,0 +1,217 @@
+"""The thread that posts, polls and completes transfers, so that no engine or event loop does."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from kvtransfer.block_read import BlockRead, cut_pieces, running_future
+from kvtransfer.errors import TransferClosed
+from kvtransfer.transfer_queue import TransferQueue
+from kvtransfer.transport.base import Transport, TransferCounters
+
+log = logging.getLogger(__name__)
+
+# Posting a read of host memory copies it there and then: this bounds how long one post takes.
+MAX_PIECE_BYTES = 8 << 20
+MAX_BYTES_IN_FLIGHT = 64 << 20
+
+# Pauses between polls, in seconds: the shortest for a moment after something happened, then
+# doubling up to the longest.
+HOT_SECONDS = 0.02
+SHORTEST_PAUSE = 20e-6
+LONGEST_PAUSE = 1e-3
+
+
+class TransferThread:
+    """Owns a transport. Every public method may be called from any thread.
+
+    With nothing open it is blocked and costs nothing. While reads are under way, or a ``hold`` is
+    in force, it polls: often at first, ever more rarely while nothing happens.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        on_failure: Callable[[BaseException], None] | None = None,
+        max_piece_bytes: int = MAX_PIECE_BYTES,
+        max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.metadata = transport.metadata()
+        self.transport_name = transport.name
+        self.num_blocks = transport.num_blocks
+        self.block_bytes = transport.block_bytes
+        self.counters: TransferCounters = transport.counters
+        self._blocks_a_piece = max(1, max_piece_bytes // transport.block_bytes)
+        self._queue = TransferQueue(
+            transport,
+            max_blocks_in_flight=max(1, max_bytes_in_flight // transport.block_bytes),
+            clock=clock,
+        )
+        self._on_failure = on_failure
+        self._clock = clock
+        self._wake = threading.Condition()
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._stopping = False
+        self._closed = False
+        self._thread = threading.Thread(target=self._main, name="kv-transfer", daemon=True)
+        # The rest belongs to the thread.
+        self._num_holds = 0
+        self._poll_until = 0.0
+        self._last_event = 0.0
+        self._pause = SHORTEST_PAUSE
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Fails what is under way, closes the transport and ends the thread. Idempotent."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread.ident is None:
+            self._shut_down()
+        else:
+            self._thread.join()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread does its work; readiness depends on it."""
+        return self._thread.is_alive() and not self._closed
+
+    def oldest_fence(self) -> float:
+        """Seconds since the first of the reads that failed and have not ended; 0 without any.
+
+        More than a few mean that blocks stay fenced: the worker is not ready (protocol 4.2).
+        """
+        failed_at = self._queue.oldest_failure()
+        return 0.0 if failed_at is None else self._clock() - failed_at
+
+    def connect(self, peer: str, metadata: bytes) -> "Future[None]":
+        """Makes ``peer`` readable; resolves once a byte has moved, fails with PeerError."""
+        connected: Future[None] = running_future()
+        if not self._submit(lambda: self._queue.connect(peer, metadata, connected)):
+            connected.set_exception(_closed())
+        return connected
+
+    def disconnect(self, peer: str) -> "Future[None]":
+        """Gives up all reads from ``peer`` and forgets it; resolves when they have ended."""
+        removed: Future[None] = running_future()
+        if not self._submit(lambda: self._queue.disconnect(peer, removed)):
+            removed.set_result(None)
+        return removed
+
+    def read(self, peer: str, remote_ids: Sequence[int], local_ids: Sequence[int]) -> BlockRead:
+        """Reads the peer's blocks ``remote_ids`` into ``local_ids``, position by position.
+
+        What the peer does never raises here: see ``BlockRead``. An empty read is done at once.
+        """
+        if any(not 0 <= block < self.num_blocks for block in local_ids):
+            raise ValueError(f"local blocks {local_ids} are not all in a pool of {self.num_blocks}")
+        pieces = cut_pieces(remote_ids, local_ids, self._blocks_a_piece)
+        read = BlockRead(peer, local_ids, pieces, self._give_up)
+        if not self._submit(lambda: self._queue.begin(read)):
+            read.fail(_closed(), self._clock())
+        return read
+
+    def hold(self) -> None:
+        """Polls until the matching ``release``, so that peers' reads from our pool progress."""
+        self._submit(self._hold)
+
+    def release(self, linger: float = 0.0) -> None:
+        """Ends a ``hold``, but polls for ``linger`` more seconds."""
+        self._submit(lambda: self._release(linger))
+
+    def linger(self, seconds: float) -> None:
+        """Polls for ``seconds`` from now on."""
+        self._submit(lambda: self._linger(seconds))
+
+    def touch(self) -> None:
+        """Polls often for a moment: a peer is about to read."""
+        self._submit(lambda: None)
+
+    def _give_up(self, read: BlockRead) -> None:
+        self._submit(lambda: self._queue.give_up(read))
+
+    def _submit(self, command: Callable[[], None]) -> bool:
+        """Runs ``command`` on the thread, soon; False where there is no thread any more."""
+        with self._wake:
+            if self._closed:
+                return False
+            self._inbox.append(command)
+            self._wake.notify()
+            return True
+
+    # From here on, on the thread.
+
+    def _main(self) -> None:
+        failure: BaseException | None = None
+        try:
+            while self._wait():
+                self._run_inbox()
+                if self._polling and self._queue.step():
+                    self._last_event = self._clock()
+        except BaseException as error:
+            log.exception("the transfer thread failed")
+            failure = error
+        self._shut_down()
+        if failure is not None and self._on_failure is not None:
+            self._on_failure(failure)
+
+    @property
+    def _polling(self) -> bool:
+        held = self._num_holds > 0 or self._clock() < self._poll_until
+        return held or self._queue.has_work
+
+    def _wait(self) -> bool:
+        """Blocks until there is something to do; False when it is time to stop."""
+        pause = self._next_pause() if self._polling else None
+        with self._wake:
+            if not self._inbox and not self._stopping and pause != 0.0:
+                self._wake.wait(pause)
+            return not self._stopping
+
+    def _next_pause(self) -> float:
+        """0 right after something happened, the shortest while hot, then doubling."""
+        quiet = self._clock() - self._last_event
+        if quiet < HOT_SECONDS:
+            self._pause = SHORTEST_PAUSE
+            return 0.0 if quiet < SHORTEST_PAUSE else SHORTEST_PAUSE
+        self._pause = min(LONGEST_PAUSE, self._pause * 2)
+        return self._pause
+
+    def _run_inbox(self) -> None:
+        with self._wake:
+            commands = tuple(self._inbox)
+            self._inbox.clear()
+        for command in commands:
+            command()
+        if commands:
+            self._last_event = self._clock()
+
+    def _hold(self) -> None:
+        self._num_holds += 1
+
+    def _release(self, linger: float) -> None:
+        self._num_holds -= 1
+        self._linger(linger)
+
+    def _linger(self, seconds: float) -> None:
+        self._poll_until = max(self._poll_until, self._clock() + seconds)
+
+    def _shut_down(self) -> None:
+        with self._wake:
+            self._closed = True
+        try:
+            self._run_inbox()
+        finally:
+            self._queue.close(_closed())
+
+
+def _closed() -> TransferClosed:
+    return TransferClosed("the transfer thread has stopped")

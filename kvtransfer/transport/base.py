@@ -1,0 +1,116 @@
+"""How blocks move: one-sided reads of whole blocks from peers' pools into this rank's pool."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+from kvtransfer.errors import TransferError
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRun:
+    """``num_blocks`` blocks that lie side by side on both sides: one descriptor."""
+
+    remote_block: int
+    local_block: int
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A ticket after which nothing moves any more, unless ``final`` is False.
+
+    ``error`` is None where every byte arrived. A ticket that is not final failed, but may still
+    write to its destination for all the transport knows: it will not be reported again.
+    """
+
+    ticket: int
+    error: TransferError | None = None
+    final: bool = True
+
+
+@dataclass(slots=True)
+class TransferCounters:
+    """What has arrived since the start. ``num_bytes`` is blocks times block size, exactly."""
+
+    num_reads: int = 0
+    num_blocks: int = 0
+    num_bytes: int = 0
+    num_descriptors: int = 0
+
+
+class Transport(ABC):
+    """Moves whole blocks into ``pool`` from pools with blocks of the same size.
+
+    ``pool`` is a contiguous tensor whose first axis is the block, on any device; it is registered
+    once, at construction, and must outlive the transport. Construction raises
+    TransportUnavailable where this machine cannot move blocks.
+
+    Not thread-safe and never blocking for long: after construction the transfer thread alone
+    calls it. Tickets are positive and never reused.
+    """
+
+    name: str
+    """Short name for metrics, spans and the handshake: "nixl"."""
+
+    def __init__(self, pool: torch.Tensor) -> None:
+        if not pool.is_contiguous():
+            raise ValueError(f"pool of shape {tuple(pool.shape)} is not contiguous")
+        self.pool = pool
+        self.num_blocks = int(pool.shape[0])
+        # Python ints: ids times block size passes 2^31 in ordinary pools (protocol 4.7).
+        self.block_bytes = math.prod(pool.shape[1:]) * pool.element_size()
+        self.counters = TransferCounters()
+
+    @abstractmethod
+    def metadata(self) -> bytes:
+        """What a peer needs for ``connect``; the same bytes for the life of the transport."""
+
+    @abstractmethod
+    def connect(self, peer: str, metadata: bytes) -> int:
+        """Begins to make ``peer`` readable; the ticket ends once a byte has really moved.
+
+        Raises PeerError where the metadata is of no use. The peer must be unknown.
+        """
+
+    @abstractmethod
+    def disconnect(self, peer: str) -> None:
+        """Forgets ``peer``. All of its tickets must have ended."""
+
+    @abstractmethod
+    def post(self, peer: str, runs: Sequence[BlockRun]) -> int:
+        """Begins to read ``runs``, which are not empty, and gives the ticket.
+
+        Errors of the peer are reported by ``poll``, so that a failed post has a ticket too.
+        """
+
+    @abstractmethod
+    def poll(self) -> list[Ended]:
+        """Makes progress in both directions, and reports every ticket that ended since."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Lets go of the pool; nothing is written to it afterwards. Idempotent."""
+
+
+def merge_runs(
+    remote_ids: Sequence[int], local_ids: Sequence[int], max_blocks: int
+) -> list[BlockRun]:
+    """Pairs ids position by position, adjacent ones merged into runs of up to ``max_blocks``.
+
+    Order is kept: blocks arrive where they were told to, whatever the order of the ids.
+    """
+    if len(remote_ids) != len(local_ids):
+        raise ValueError(f"{len(remote_ids)} blocks cannot go to {len(local_ids)} places")
+    pairs = list(zip(remote_ids, local_ids, strict=True))
+    cuts = [0]
+    for index, ((remote, local), (next_remote, next_local)) in enumerate(pairwise(pairs), 1):
+        contiguous = next_remote == remote + 1 and next_local == local + 1
+        if not contiguous or index - cuts[-1] == max_blocks:
+            cuts.append(index)
+    cuts.append(len(pairs))
+    return [BlockRun(*pairs[first], end - first) for first, end in pairwise(cuts) if end > first]
