@@ -1,0 +1,1 @@
+"""The command line: names, flags and help. What a command does is imported when it runs."""

@@ -1,0 +1,81 @@
+"""Commands that run services: up, demo."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from batonctl.cli.flags import MODEL_HELP, Model
+
+
+class Dtype(StrEnum):
+    """Element types of activations and KV."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+class Quantization(StrEnum):
+    """How weights are kept."""
+
+    NONE = "none"
+    Q4 = "q4"
+
+
+Workers = Annotated[int, typer.Option(min=1, max=64, help="Number of workers of this role.")]
+Port = Annotated[int, typer.Option(min=1, max=64535, help="First port; metrics are 1000 above.")]
+AnyDtype = Annotated[Dtype | None, typer.Option(help="Type of activations and KV.")]
+AnyQuantization = Annotated[Quantization | None, typer.Option(help="q4 keeps 4-bit weights 4-bit.")]
+DrainGrace = Annotated[float, typer.Option(min=0, help="Seconds that running requests get to end.")]
+
+
+def up(
+    model: Model = "smollm2-135m",
+    prefill_workers: Workers = 1,
+    decode_workers: Workers = 1,
+    dtype: AnyDtype = None,
+    quantization: AnyQuantization = None,
+    gateway_port: Port = 7100,
+    prefill_port: Port = 7110,
+    decode_port: Port = 7120,
+    drain_grace: DrainGrace = 30.0,
+    start_timeout: Annotated[float, typer.Option(min=0, help="Seconds to get ready.")] = 300.0,
+    logs: Annotated[
+        bool | None,
+        typer.Option(
+            "--logs/--no-logs", help="Show the services' logs. [default: off in a terminal]"
+        ),
+    ] = None,
+) -> None:
+    """Run a gateway and its workers in the foreground; Ctrl-C drains and stops.
+
+    Further settings of the services come from their environment, for example
+    BATON_PREFILL_KV_MEMORY_BYTES; `python -m prefill_svc --help` lists them.
+    """
+    from batonctl.stack_plan import StackPlan
+    from batonctl.up import UpOptions, run_up
+
+    plan = StackPlan(
+        model=model,
+        prefill_workers=prefill_workers,
+        decode_workers=decode_workers,
+        dtype=dtype,
+        quantization=quantization,
+        gateway_port=gateway_port,
+        prefill_port=prefill_port,
+        decode_port=decode_port,
+        drain_grace=drain_grace,
+    )
+    run_up(UpOptions(plan=plan, start_timeout=start_timeout, logs=logs))
+
+
+def demo(
+    question: Annotated[
+        str, typer.Argument(help="What to ask.")
+    ] = "Why is the sky blue? Answer in one or two sentences.",
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "smollm2-135m",
+) -> None:
+    """Ask a question through the whole stack and show where the time went."""
+    from batonctl.demo import run_demo
+
+    run_demo(question, model)
