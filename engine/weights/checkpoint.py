@@ -9,6 +9,9 @@ from engine.config import ModelConfig
 from engine.errors import CheckpointError
 from engine.weights.stored_tensor import StoredTensor
 
+# A tensor's share of the digest.
+SAMPLE_BYTES = 256
+
 
 class Checkpoint(ABC):
     """Weights and configuration; tensors go by their Hugging Face names in every format.
@@ -42,6 +45,10 @@ def open_checkpoint(path: str) -> Checkpoint:
     Raises CheckpointError naming the file (and tensor) that cannot be used, and
     UnsupportedModelError for an architecture or feature that Baton does not run.
     """
+    if os.path.isdir(path):
+        from engine.weights.hf_checkpoint import HfCheckpoint
+
+        return HfCheckpoint(path)
     if os.path.isfile(path):
         from engine.weights.gguf_checkpoint import GgufCheckpoint
 

@@ -6,7 +6,7 @@ import torch
 
 from engine.config import ModelConfig
 from engine.errors import CheckpointError
-from engine.weights.checkpoint import Checkpoint
+from engine.weights.checkpoint import SAMPLE_BYTES, Checkpoint
 from engine.weights.gguf_config import config_from_gguf
 from engine.weights.gguf_file import GgufFile
 from engine.weights.stored_tensor import StoredTensor, select_rows
@@ -28,7 +28,6 @@ _NAMES = {
     "mlp.down_proj": "ffn_down",
 }
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
-_SAMPLE_BYTES = 256
 
 
 class GgufCheckpoint(Checkpoint):
@@ -59,7 +58,7 @@ class GgufCheckpoint(Checkpoint):
         lines = []
         for entry in self._file.entries.values():
             raw = self._file.raw(entry.name)
-            middle = raw[len(raw) // 2 :][:_SAMPLE_BYTES].numpy().tobytes()
+            middle = raw[len(raw) // 2 :][:SAMPLE_BYTES].numpy().tobytes()
             lines.append(f"{entry.name} {entry.kind.name} {entry.shape} ".encode() + middle)
         return lines
 

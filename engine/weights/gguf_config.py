@@ -25,10 +25,23 @@ class _Metadata:
     def get(self, key: str, default: Any = None) -> Any:
         return self._file.metadata.get(f"{self._architecture}.{key}", default)
 
-    def require(self, key: str) -> Any:
-        if (value := self.get(key)) is None:
+    def size(self, key: str, default: int | None = None) -> int:
+        """A count that is the same in all layers."""
+        value = self.get(key, default)
+        if value is None:
             raise CheckpointError(f"{self._file.path}: {self._architecture}.{key} is missing")
+        if not isinstance(value, int) or value < 1:
+            raise UnsupportedModelError(
+                f"{self._file.path}: {self._architecture}.{key} is {value!r}; "
+                f"supported: one number for all layers"
+            )
         return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        value = self.get(key, default)
+        if not isinstance(value, int | float):
+            raise CheckpointError(f"{self._file.path}: {self._architecture}.{key} is {value!r}")
+        return float(value)
 
 
 def config_from_gguf(file: GgufFile) -> ModelConfig:
@@ -45,19 +58,19 @@ def config_from_gguf(file: GgufFile) -> ModelConfig:
     embedding = file.entries.get("token_embd.weight")
     if embedding is None:
         raise CheckpointError(f"{file.path}: tensor token_embd.weight is missing")
-    num_heads = int(keys.require("attention.head_count"))
+    num_heads = keys.size("attention.head_count")
     return ModelConfig(
         architecture=architecture,
         vocab_size=embedding.shape[0],
-        hidden_size=int(keys.require("embedding_length")),
-        intermediate_size=int(keys.require("feed_forward_length")),
-        num_layers=int(keys.require("block_count")),
+        hidden_size=keys.size("embedding_length"),
+        intermediate_size=keys.size("feed_forward_length"),
+        num_layers=keys.size("block_count"),
         num_heads=num_heads,
-        num_kv_heads=int(keys.get("attention.head_count_kv", num_heads)),
+        num_kv_heads=keys.size("attention.head_count_kv", num_heads),
         head_dim=_head_dim(file, keys, num_heads),
-        rms_norm_eps=float(keys.require("attention.layer_norm_rms_epsilon")),
-        rope_theta=float(keys.get("rope.freq_base", 10000.0)),
-        max_position_embeddings=int(keys.require("context_length")),
+        rms_norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
+        rope_theta=keys.number("rope.freq_base", 10000.0),
+        max_position_embeddings=keys.size("context_length"),
         rope_scaling=_rope_scaling(file, keys),
         tie_word_embeddings="output.weight" not in file.entries,
         attention_bias="blk.0.attn_q.bias" in file.entries,
@@ -70,9 +83,9 @@ def config_from_gguf(file: GgufFile) -> ModelConfig:
 
 
 def _head_dim(file: GgufFile, keys: _Metadata, num_heads: int) -> int:
-    head_dim = int(keys.get("attention.key_length", keys.require("embedding_length") // num_heads))
-    value_dim = int(keys.get("attention.value_length", head_dim))
-    rotary_dim = int(keys.get("rope.dimension_count", head_dim))
+    head_dim = keys.size("attention.key_length", keys.size("embedding_length") // num_heads)
+    value_dim = keys.size("attention.value_length", head_dim)
+    rotary_dim = keys.size("rope.dimension_count", head_dim)
     if not head_dim == value_dim == rotary_dim:
         raise UnsupportedModelError(
             f"{file.path}: head sizes of keys ({head_dim}), values ({value_dim}) and rotary part "
@@ -86,19 +99,19 @@ def _rope_scaling(file: GgufFile, keys: _Metadata) -> RopeScaling:
         factors = dequantize(file.tensor(_ROPE_FACTORS), torch.float32)
         return RopeScaling(kind="factors", frequency_factors=tuple(factors.tolist()))
     kind = keys.get("rope.scaling.type", "none")
-    factor = float(keys.get("rope.scaling.factor", keys.get("rope.scale_linear", 1.0)))
+    factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0))
     if kind == "linear" or (kind == "none" and factor != 1.0):
         return RopeScaling(kind="linear", factor=factor)
     if kind == "yarn":
-        magnitude = float(keys.get("rope.scaling.attn_factor", 1.0))
+        magnitude = keys.number("rope.scaling.attn_factor", 1.0)
         return RopeScaling(
             kind="yarn",
             factor=factor,
-            original_max_position_embeddings=int(
-                keys.get("rope.scaling.original_context_length", keys.require("context_length"))
+            original_max_position_embeddings=keys.size(
+                "rope.scaling.original_context_length", keys.size("context_length")
             ),
-            beta_fast=float(keys.get("rope.scaling.yarn_beta_fast", 32.0)),
-            beta_slow=float(keys.get("rope.scaling.yarn_beta_slow", 1.0)),
+            beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0),
+            beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0),
             attention_factor=magnitude * (1.0 + 0.1 * math.log(max(factor, 1.0))),
         )
     if kind != "none":
