@@ -4,7 +4,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Self
 
 from kvtransfer.errors import ReadCancelled, TransferError
 from kvtransfer.transport.base import BlockRun, merge_runs
@@ -26,7 +25,7 @@ class BlockRead:
         peer: str,
         local_ids: Sequence[int],
         pieces: Sequence[Piece],
-        give_up: Callable[[Self], None],
+        give_up: "Callable[[BlockRead], None]",
     ) -> None:
         self.peer = peer
         self.local_ids = tuple(local_ids)
@@ -81,9 +80,7 @@ class BlockRead:
         self.fail(error, now)
 
 
-def cut_pieces(
-    remote_ids: Sequence[int], local_ids: Sequence[int], max_blocks: int
-) -> list[Piece]:
+def cut_pieces(remote_ids: Sequence[int], local_ids: Sequence[int], max_blocks: int) -> list[Piece]:
     """Merges adjacent blocks and groups the runs into pieces of at most ``max_blocks``."""
     pieces: list[Piece] = []
     piece: list[BlockRun] = []

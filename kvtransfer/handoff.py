@@ -76,14 +76,16 @@ class Completion:
 
     def without_cached(self, cached_tokens: int, block_size: int) -> "Completion":
         """The same, its last chunk cut by what decode already has."""
-        chunk = self.last_chunk and self.last_chunk.without_cached(cached_tokens, block_size)
+        chunk = self.last_chunk
+        if chunk is not None:
+            chunk = chunk.without_cached(cached_tokens, block_size)
         return Completion(self.num_tokens, self.first_samples, chunk)
 
     def to_pb(self) -> kv_transfer_pb2.Complete:
         return kv_transfer_pb2.Complete(
             num_tokens=self.num_tokens,
             first_samples=[sample.to_pb() for sample in self.first_samples],
-            last_chunk=self.last_chunk and self.last_chunk.to_pb(),
+            last_chunk=self.last_chunk.to_pb() if self.last_chunk else None,
         )
 
     @classmethod

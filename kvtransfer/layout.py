@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Self
 
@@ -38,7 +39,9 @@ class KvLayout:
     pool_order: str = POOL_ORDER
 
     @classmethod
-    def of_model(cls, model: ModelConfig, *, model_digest: str, dtype: str, block_size: int) -> Self:
+    def of_model(
+        cls, model: ModelConfig, *, model_digest: str, dtype: str, block_size: int
+    ) -> Self:
         """The layout of an unsharded pool; ``dtype`` as torch names it, without "torch."."""
         return cls(
             model_digest=model_digest,
@@ -80,7 +83,7 @@ class KvLayout:
 
     @classmethod
     def from_pb(
-        cls, layout: kv_transfer_pb2.KvLayout, ranks: "list[kv_transfer_pb2.KvRank]"
+        cls, layout: kv_transfer_pb2.KvLayout, ranks: Iterable[kv_transfer_pb2.KvRank]
     ) -> Self:
         """The layout of a peer, from its message and its ranks in order."""
         return cls(

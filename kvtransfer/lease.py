@@ -51,12 +51,19 @@ class Lease:
     """
 
     def __init__(
-        self, attempt_id: bytes, token_digest: bytes, *, num_tokens: int, block_size: int
+        self,
+        attempt_id: bytes,
+        token_digest: bytes,
+        *,
+        num_tokens: int,
+        block_size: int,
+        hand_off: bool = True,
     ) -> None:
         self.attempt_id = attempt_id
         self.token_digest = token_digest
         self._num_tokens = num_tokens
         self._block_size = block_size
+        self._hand_off = hand_off
         self._lock = threading.Lock()
         self._end: LeaseEnd | None = None
         self._error: ServiceError | None = None
@@ -108,11 +115,12 @@ class Lease:
     def open_pull(self, wake: Callable[[], None]) -> None:
         """Attaches a Pull; ``wake`` is called, on any thread, when there is something to say.
 
-        Raises DuplicateAttempt while another Pull is open, UnknownAttempt once it has ended.
+        Raises DuplicateAttempt while another Pull is open, UnknownAttempt if it has ended or is
+        not to be handed off.
         """
         with self._lock:
-            if self._end is not None:
-                raise UnknownAttempt(f"attempt {self.attempt_id.hex()} has ended")
+            if self._end is not None or not self._hand_off:
+                raise UnknownAttempt(f"attempt {self.attempt_id.hex()} has nothing to hand off")
             if self._wake is not None:
                 raise DuplicateAttempt(f"attempt {self.attempt_id.hex()} is being pulled")
             self._wake = wake

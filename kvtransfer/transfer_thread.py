@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from kvtransfer.block_read import BlockRead, cut_pieces, running_future
 from kvtransfer.errors import TransferClosed
 from kvtransfer.transfer_queue import TransferQueue
-from kvtransfer.transport.base import Transport, TransferCounters
+from kvtransfer.transport.base import TransferCounters, Transport
 
 log = logging.getLogger(__name__)
 

@@ -1,0 +1,77 @@
+"""What two workers tell each other before the first block moves (protocol 2.4)."""
+
+from baton.v1 import kv_transfer_pb2
+from kvtransfer.errors import LayoutMismatch, MessageOutOfOrder, StaleBootId
+from kvtransfer.layout import KvLayout, check_same_layout
+from kvtransfer.transfer_thread import TransferThread
+
+
+def check_block_bytes(layout: KvLayout, transfers: TransferThread) -> None:
+    """Our own invariant: the pool that is transferred has the blocks that the layout describes."""
+    assert layout.block_bytes() == transfers.block_bytes, (
+        f"{layout} has blocks of {layout.block_bytes()} bytes, the pool of {transfers.block_bytes}"
+    )
+
+
+def own_rank(layout: KvLayout, transfers: TransferThread) -> kv_transfer_pb2.KvRank:
+    """This worker's only rank."""
+    heads = layout.ranks[0]
+    return kv_transfer_pb2.KvRank(
+        rank=0,
+        first_head=heads.first_head,
+        num_heads=heads.num_heads,
+        num_blocks=transfers.num_blocks,
+        transport=transfers.transport_name,
+        transport_metadata=transfers.metadata,
+    )
+
+
+def request_handshake(
+    layout: KvLayout, transfers: TransferThread, *, boot_id: bytes, peer_boot_id: bytes
+) -> kv_transfer_pb2.HandshakeRequest:
+    """The decode worker's side."""
+    return kv_transfer_pb2.HandshakeRequest(
+        boot_id=boot_id,
+        peer_boot_id=peer_boot_id,
+        layout_digest=layout.digest,
+        layout=layout.to_pb(),
+        ranks=[own_rank(layout, transfers)],
+    )
+
+
+def answer_handshake(
+    request: kv_transfer_pb2.HandshakeRequest,
+    layout: KvLayout,
+    transfers: TransferThread,
+    *,
+    boot_id: bytes,
+) -> kv_transfer_pb2.HandshakeResponse:
+    """The prefill worker's side. Raises StaleBootId and LayoutMismatch."""
+    if request.peer_boot_id != boot_id:
+        raise StaleBootId(
+            f"this is worker {boot_id.hex()}, the handshake was for {request.peer_boot_id.hex()}"
+        )
+    theirs = KvLayout.from_pb(request.layout, request.ranks)
+    check_same_layout(decode=theirs, prefill=layout)
+    if request.layout_digest != layout.digest:
+        raise MessageOutOfOrder("the layout digest is not that of the layout sent with it")
+    _check_transport(request.ranks[0].transport, transfers.transport_name)
+    return kv_transfer_pb2.HandshakeResponse(boot_id=boot_id, ranks=[own_rank(layout, transfers)])
+
+
+def check_answer(
+    response: kv_transfer_pb2.HandshakeResponse, transfers: TransferThread, *, peer_boot_id: bytes
+) -> kv_transfer_pb2.KvRank:
+    """The rank to read from. Raises StaleBootId and LayoutMismatch."""
+    if response.boot_id != peer_boot_id:
+        raise StaleBootId(f"worker {peer_boot_id.hex()} is now {response.boot_id.hex()}")
+    if len(response.ranks) != 1:
+        raise LayoutMismatch("ranks", 1, len(response.ranks))
+    rank = response.ranks[0]
+    _check_transport(transfers.transport_name, rank.transport)
+    return rank
+
+
+def _check_transport(decode: str, prefill: str) -> None:
+    if decode != prefill:
+        raise LayoutMismatch("transport", decode, prefill)
