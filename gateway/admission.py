@@ -1,0 +1,120 @@
+"""How many requests the gateway works on at once, and who waits for a turn."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from chassis.errors import ResourceExhausted
+
+# Weight of the newest gap between two turns in the smoothed gap.
+_SMOOTHING = 0.2
+# Taken for the gap until one was seen.
+_FIRST_GUESS_SECONDS = 0.5
+_MIN_RETRY_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionLimits:
+    """How many requests run, how many more wait, and for how long each of them."""
+
+    max_in_flight: int
+    max_waiting: int
+    max_wait_seconds: float
+
+
+class Admission:
+    """First come, first served; used from one event loop only.
+
+    ``on_change`` hears the number of waiting requests whenever it changes.
+    """
+
+    def __init__(
+        self,
+        limits: AdmissionLimits,
+        on_change: Callable[[int], None] = lambda waiting: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limits = limits
+        self._on_change = on_change
+        self._clock = clock
+        self._queue: deque[asyncio.Future[None]] = deque()
+        self._in_flight = 0
+        self._gap_seconds = _FIRST_GUESS_SECONDS
+        self._last_turn = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that hold a place now."""
+        return self._in_flight
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a place."""
+        return len(self._queue)
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Holds a place while the body runs.
+
+        Raises ResourceExhausted, with the time after which a retry may fare better: QUEUE_FULL at
+        once when too many wait, QUEUE_TIMEOUT when no place came free in time.
+        """
+        await self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def retry_after(self) -> float:
+        """Seconds in which today's queue should be over, by the pace of the last turns."""
+        estimate = (len(self._queue) + 1) * self._gap_seconds
+        return min(max(estimate, _MIN_RETRY_SECONDS), self._limits.max_wait_seconds)
+
+    async def _enter(self) -> None:
+        if self._in_flight < self._limits.max_in_flight:
+            self._in_flight += 1
+            return
+        if len(self._queue) >= self._limits.max_waiting:
+            raise ResourceExhausted(
+                f"{len(self._queue)} requests are waiting already",
+                reason="QUEUE_FULL",
+                retry_after=self.retry_after(),
+            )
+        turn = asyncio.get_running_loop().create_future()
+        self._queue.append(turn)
+        self._on_change(len(self._queue))
+        try:
+            async with asyncio.timeout(self._limits.max_wait_seconds):
+                await turn
+        except BaseException as error:
+            self._give_up(turn)
+            if isinstance(error, TimeoutError):
+                raise ResourceExhausted(
+                    f"no place came free within {self._limits.max_wait_seconds:g} s",
+                    reason="QUEUE_TIMEOUT",
+                    retry_after=self.retry_after(),
+                ) from None
+            raise
+
+    def _give_up(self, turn: asyncio.Future[None]) -> None:
+        if turn in self._queue:
+            self._queue.remove(turn)
+            self._on_change(len(self._queue))
+        else:
+            # The turn came in the same moment: it belongs to the next in line.
+            self._leave()
+
+    def _leave(self) -> None:
+        if not self._queue:
+            self._in_flight -= 1
+            self._last_turn = 0.0
+            return
+        now = self._clock()
+        if self._last_turn:
+            self._gap_seconds += _SMOOTHING * (now - self._last_turn - self._gap_seconds)
+        self._last_turn = now
+        self._queue.popleft().set_result(None)
+        self._on_change(len(self._queue))

@@ -1,0 +1,34 @@
+"""Failures that workers report inside messages, and which of them a new attempt can mend."""
+
+from baton.v1 import decode_pb2
+from chassis.errors import Aborted, FailedPrecondition, ResourceExhausted, ServiceError
+from chassis.status import error_from_code
+
+
+class Preempted(Aborted):
+    """The decode worker took the attempt's blocks for older requests (protocol 5.3)."""
+
+    def __init__(self) -> None:
+        super().__init__("the decode worker ran out of blocks", reason="PREEMPTED")
+
+
+def failure_error(failure: decode_pb2.Failure) -> ServiceError:
+    """The typed error behind a Failure message."""
+    retry_after = None
+    if failure.HasField("retry_delay"):
+        retry_after = failure.retry_delay.ToNanoseconds() / 1e9
+    return error_from_code(
+        failure.code, failure.message, reason=failure.reason or "UNKNOWN", retry_after=retry_after
+    )
+
+
+def is_retryable(error: ServiceError) -> bool:
+    """Whether another attempt, perhaps on other workers, may succeed where this one failed.
+
+    ABORTED is how workers say just that (lease revoked, hand-off too late, preempted). A full
+    worker or a stale boot id is no verdict on the request either. A lost worker is left to the
+    client for now: it gets UNAVAILABLE.
+    """
+    if isinstance(error, FailedPrecondition):
+        return error.reason == "BOOT_ID_STALE"
+    return isinstance(error, Aborted | ResourceExhausted)

@@ -1,0 +1,260 @@
+"""One request's life at the gateway, from its first attempt to its last token."""
+
+import asyncio
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from google.protobuf.duration_pb2 import Duration
+
+from baton.v1 import gateway_pb2, generation_pb2, prefill_pb2
+from chassis.errors import (
+    Aborted,
+    DeadlineExceeded,
+    ResourceExhausted,
+    ServiceError,
+    Unavailable,
+)
+from chassis.telemetry import Span, start_span
+from gateway.attempt import Attempt, AttemptPlan
+from gateway.choice import Choice
+from gateway.failures import is_retryable
+from gateway.router import Demand, Route, Router
+
+_FIRST_RETRY_SECONDS = 0.02
+_LAST_RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationLimits:
+    """``max_attempts`` bounds the tries of a choice, ``max_unread_tokens`` what waits for a client
+    that does not read."""
+
+    max_attempts: int
+    max_unread_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationTask:
+    """What to generate: ``sampling`` has every default resolved, ``deadline`` is on the monotonic
+    clock, ``span`` is the request's."""
+
+    token_ids: Sequence[int]
+    sampling: generation_pb2.SamplingParams
+    deadline: float
+    span: Span
+
+
+class Generation:
+    """The one mutable object of a request. Owned by the task that reads its deltas.
+
+    Tokens and failures arrive by calls from the legs and never wait for the reader; a request
+    whose reader falls too far behind is ended.
+    """
+
+    def __init__(
+        self,
+        task: GenerationTask,
+        choices: Sequence[Choice],
+        router: Router,
+        limits: GenerationLimits,
+        keep: Callable[[asyncio.Task[None]], None],
+        rng: random.Random | None = None,
+    ) -> None:
+        """``keep`` holds tasks that may outlive the request by a moment."""
+        self.choices = tuple(choices)
+        self.cached_tokens = 0
+        self.prefill: prefill_pb2.PrefillResponse | None = None
+        self.kv_transfer: Duration | None = None
+        self.first_token_at: float | None = None
+        self.last_token_at: float | None = None
+        self.failure: ServiceError | None = None
+        self.was_interrupted = False
+        self._task = task
+        self._router = router
+        self._limits = limits
+        self._keep = keep
+        self._rng = rng or random.Random()
+        self._attempts: set[Attempt] = set()
+        self._tries: Counter[int] = Counter()
+        self._avoid: set[bytes] = set()
+        self._timers: list[asyncio.TimerHandle] = []
+        self._num_unread = 0
+        self._is_over = False
+        self._reader = asyncio.current_task()
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens generated so far over all choices."""
+        return sum(len(choice.token_ids) for choice in self.choices)
+
+    def start(self) -> None:
+        """Sends the first attempt; what goes wrong is raised by ``next_deltas``."""
+        seconds = max(self._task.deadline - time.monotonic(), 0.0)
+        self._timers.append(asyncio.get_running_loop().call_later(seconds, self._expire))
+        self._launch(self.choices, None)
+
+    async def next_deltas(self) -> list[gateway_pb2.ChoiceDelta]:
+        """Waits for new output and returns all there is; empty once every choice has ended.
+
+        Raises the ServiceError that ended the request, after what was generated before it.
+        """
+        while True:
+            if self.failure is not None and self.was_interrupted:
+                raise self.failure
+            self._num_unread = 0
+            deltas = [choice.take_delta() for choice in self.choices if choice.has_delta]
+            if deltas:
+                return deltas
+            if self.failure is not None:
+                raise self.failure
+            if self._is_over:
+                return []
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    def close(self) -> None:
+        """Cancels whatever still runs. Legal in every state."""
+        self._end(None)
+
+    def committed(self, num_tokens: int) -> None:
+        """See AttemptOwner."""
+        self.last_token_at = now = time.monotonic()
+        if self.first_token_at is None:
+            self.first_token_at = now
+        self._num_unread += num_tokens
+        if self._num_unread > self._limits.max_unread_tokens:
+            self._interrupt(
+                ResourceExhausted(
+                    f"the client left {self._num_unread} tokens unread", reason="CLIENT_TOO_SLOW"
+                )
+            )
+            return
+        self._wake()
+
+    def prefilled(self, response: prefill_pb2.PrefillResponse) -> None:
+        """See AttemptOwner. Usage and timings are the first attempt's: others repeat its work."""
+        if self.prefill is None:
+            self.prefill = response
+
+    def attempt_over(self, attempt: Attempt, error: ServiceError | None) -> None:
+        """See AttemptOwner."""
+        self._attempts.discard(attempt)
+        if attempt.kv_transfer is not None:
+            self.kv_transfer = attempt.kv_transfer
+        if self._is_over:
+            return
+        if error is not None:
+            self._recover(attempt, error)
+        elif all(choice.finish is not None for choice in self.choices):
+            self._end(None)
+
+    def _recover(self, attempt: Attempt, error: ServiceError) -> None:
+        """Continues the attempt's unfinished choices where that can help, else ends the request."""
+        unfinished = [choice for choice in attempt.choices if choice.finish is None]
+        num_tries = max(self._tries[choice.index] for choice in unfinished)
+        if not is_retryable(error):
+            self._end(error)
+            return
+        if num_tries >= self._limits.max_attempts:
+            gave_up = f"gave up after {num_tries} attempts; the last one: {error.message}"
+            self._end(Unavailable(gave_up, reason="ATTEMPTS_EXHAUSTED"))
+            return
+        self._task.span.event("retry", {"baton.reason": error.reason, "baton.attempt": num_tries})
+        if attempt.failed_worker is not None and not isinstance(error, Aborted):
+            self._avoid.add(attempt.failed_worker)
+        delay = self._retry_delay(num_tries)
+        timer = asyncio.get_running_loop().call_later(delay, self._launch, unfinished, error)
+        self._timers.append(timer)
+
+    def _retry_delay(self, num_tries: int) -> float:
+        delay = min(_FIRST_RETRY_SECONDS * 2.0 ** (num_tries - 1), _LAST_RETRY_SECONDS)
+        return delay * self._rng.uniform(0.5, 1.5)
+
+    def _launch(self, choices: Sequence[Choice], after: ServiceError | None) -> None:
+        """Starts attempts; choices with output continue alone, each from its own tokens."""
+        fresh = [choice for choice in choices if not choice.token_ids]
+        groups = [fresh] if fresh else []
+        groups += [[choice] for choice in choices if choice.token_ids]
+        for group in groups:
+            if self._is_over:
+                return
+            try:
+                route = self._route(group[0], after)
+            except ServiceError as error:
+                self._end(error)
+                return
+            self._attempt(group, route)
+
+    def _route(self, choice: Choice, after: ServiceError | None) -> Route:
+        num_left = self._task.sampling.max_tokens - len(choice.token_ids)
+        num_prompt_tokens = len(self._task.token_ids)
+        demand = Demand(
+            num_tokens=num_prompt_tokens + len(choice.token_ids),
+            max_total_tokens=num_prompt_tokens + self._task.sampling.max_tokens,
+            hand_off=num_left > 1,
+            avoid=frozenset(self._avoid),
+        )
+        with start_span("route", parent=self._task.span) as span:
+            route = self._router.choose(demand)
+            workers = [w.identity for w in (route.prefill, route.decode) if w is not None]
+            if (
+                isinstance(after, ResourceExhausted)
+                and not choice.token_ids
+                and any(worker.boot_id in self._avoid for worker in workers)
+            ):
+                # Everyone is full, and nothing is lost yet: the client had better wait.
+                raise after
+            span.set({"baton.workers": [worker.name for worker in workers]})
+        return route
+
+    def _attempt(self, choices: Sequence[Choice], route: Route) -> None:
+        plan = AttemptPlan(
+            attempt_id=os.urandom(16),
+            route=route,
+            token_ids=[*self._task.token_ids, *choices[0].token_ids],
+            num_prompt_tokens=len(self._task.token_ids),
+            sampling=self._task.sampling,
+            deadline=self._task.deadline,
+            parent=self._task.span,
+        )
+        for choice in choices:
+            self._tries[choice.index] += 1
+        attempt = Attempt(plan, choices, self, self._keep)
+        self._attempts.add(attempt)
+        attempt.start()
+
+    def _expire(self) -> None:
+        self._interrupt(DeadlineExceeded("the deadline passed", reason="DEADLINE_EXCEEDED"))
+
+    def _interrupt(self, error: ServiceError) -> None:
+        """Ends the request also where its reader hangs in a write to a client that is stuck."""
+        if self._is_over:
+            return
+        self.was_interrupted = True
+        self._end(error)
+        if self._waiter is None and self._reader is not None:
+            self._reader.cancel()
+
+    def _end(self, error: ServiceError | None) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self.failure = error
+        for timer in self._timers:
+            timer.cancel()
+        for attempt in self._attempts:
+            attempt.close()
+        self._attempts.clear()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

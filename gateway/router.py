@@ -1,0 +1,139 @@
+"""Which prefill and which decode worker serve an attempt."""
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from chassis.errors import Unavailable
+from gateway.worker import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where an attempt goes; ``decode`` is None where prefill alone can answer it."""
+
+    prefill: Worker
+    decode: Worker | None
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What an attempt needs: ``num_tokens`` of prompt now, ``max_total_tokens`` in the end.
+
+    ``avoid`` holds boot ids that just refused it; they are taken only where nobody else is left.
+    """
+
+    num_tokens: int
+    max_total_tokens: int
+    hand_off: bool
+    avoid: frozenset[bytes] = frozenset()
+
+
+class WorkerDirectory(Protocol):
+    """Who is there; the worker pool is one."""
+
+    @property
+    def prefill_workers(self) -> Sequence[Worker]: ...
+
+    @property
+    def decode_workers(self) -> Sequence[Worker]: ...
+
+    def why_none(self, role: str) -> str:
+        """Says for people why no worker of ``role`` is ready."""
+        ...
+
+
+class Router:
+    """Picks the pair that should answer soonest, of those whose KV layouts are equal."""
+
+    def __init__(self, directory: WorkerDirectory, rng: random.Random | None = None) -> None:
+        self._directory = directory
+        self._rng = rng or random.Random()
+
+    def choose(self, demand: Demand) -> Route:
+        """Raises Unavailable at once, with the reason, where no pair can take the attempt."""
+        prefill = self._fitting(self._directory.prefill_workers, demand, "prefill")
+        if not demand.hand_off:
+            return Route(self._least(prefill, prefill_seconds(prefill, demand), demand), None)
+        decode = self._fitting(self._directory.decode_workers, demand, "decode")
+        layouts = {w.identity.layout_digest for w in prefill}
+        layouts &= {w.identity.layout_digest for w in decode}
+        if not layouts:
+            raise Unavailable(
+                "no prefill worker has the KV layout of a decode worker",
+                reason="NO_COMPATIBLE_WORKERS",
+            )
+        return self._best_pair(prefill, decode, layouts, demand)
+
+    def has_pair(self) -> bool:
+        """Whether some request could be served now."""
+        ready = [w.identity.layout_digest for w in self._directory.decode_workers if w.ready]
+        return any(
+            w.ready and w.identity.layout_digest in ready for w in self._directory.prefill_workers
+        )
+
+    def _fitting(self, workers: Iterable[Worker], demand: Demand, role: str) -> list[Worker]:
+        ready = [w for w in workers if w.ready]
+        if not ready:
+            raise Unavailable(self._directory.why_none(role), reason=f"NO_{role.upper()}_WORKER")
+        fitting = [w for w in ready if w.identity.max_context_tokens >= demand.max_total_tokens]
+        if not fitting:
+            raise Unavailable(
+                f"no ready {role} worker has room for {demand.max_total_tokens} tokens",
+                reason="CONTEXT_TOO_LONG_FOR_WORKERS",
+            )
+        return fitting
+
+    def _best_pair(
+        self,
+        prefill: list[Worker],
+        decode: list[Worker],
+        layouts: set[bytes],
+        demand: Demand,
+    ) -> Route:
+        best: tuple[tuple[bool, float], Route] | None = None
+        for layout in layouts:
+            p_workers = [w for w in prefill if w.identity.layout_digest == layout]
+            d_workers = [w for w in decode if w.identity.layout_digest == layout]
+            p_costs, d_costs = prefill_seconds(p_workers, demand), decode_seconds(d_workers)
+            p = self._least(p_workers, p_costs, demand)
+            d = self._least(d_workers, d_costs, demand)
+            avoided = p.identity.boot_id in demand.avoid or d.identity.boot_id in demand.avoid
+            rank = (avoided, p_costs[p.identity.boot_id] + d_costs[d.identity.boot_id])
+            if best is None or rank < best[0]:
+                best = (rank, Route(p, d))
+        assert best is not None, "an empty set of layouts was refused above"
+        return best[1]
+
+    def _least(self, workers: list[Worker], costs: dict[bytes, float], demand: Demand) -> Worker:
+        # Equal workers are drawn by lot, so that several gateways do not all pick the first one.
+        return min(
+            workers,
+            key=lambda worker: (
+                worker.identity.boot_id in demand.avoid,
+                worker.available_tokens < demand.num_tokens,
+                costs[worker.identity.boot_id],
+                self._rng.random(),
+            ),
+        )
+
+
+def prefill_seconds(workers: list[Worker], demand: Demand) -> dict[bytes, float]:
+    """Expected seconds to the first token, by boot id: the queue and the prompt over the rate."""
+    usual = _usual_rate(workers, default=1000.0)
+    return {
+        w.identity.boot_id: (w.pending_tokens + demand.num_tokens) / (w.load.rate or usual)
+        for w in workers
+    }
+
+
+def decode_seconds(workers: list[Worker]) -> dict[bytes, float]:
+    """Load of each worker by boot id: its step time, once for every request that shares a step."""
+    usual = _usual_rate(workers, default=0.01)
+    return {w.identity.boot_id: (w.requests + 1) * (w.load.rate or usual) for w in workers}
+
+
+def _usual_rate(workers: list[Worker], default: float) -> float:
+    known = [w.load.rate for w in workers if w.load.rate]
+    return sum(known) / len(known) if known else default

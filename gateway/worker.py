@@ -1,0 +1,91 @@
+"""A worker as the gateway knows it: who it is, how busy it is, how to reach it."""
+
+import asyncio
+from dataclasses import dataclass
+
+import grpc
+
+from baton.v1 import worker_pb2
+from gateway.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdentity:
+    """What a worker said about itself in Watch's first message; fixed for its boot id's life."""
+
+    boot_id: bytes
+    role: worker_pb2.WorkerRole.ValueType
+    name: str
+    address: str
+    model: str
+    layout_digest: bytes
+    max_context_tokens: int
+    block_size: int
+
+    @classmethod
+    def from_pb(cls, info: worker_pb2.WorkerInfo, address: str) -> "WorkerIdentity":
+        """``address`` is where the gateway reached it, which is what other workers can dial too."""
+        return cls(
+            boot_id=info.boot_id,
+            role=info.role,
+            name=info.name or address,
+            address=address,
+            model=info.model,
+            layout_digest=info.layout_digest,
+            max_context_tokens=info.max_context_tokens,
+            block_size=info.block_size,
+        )
+
+
+class Worker:
+    """One incarnation of a worker; a restarted process is another one.
+
+    Load is what the worker last reported plus what this gateway sent since then.
+    """
+
+    def __init__(self, identity: WorkerIdentity, channel: grpc.aio.Channel) -> None:
+        self.identity = identity
+        self.channel = channel
+        self.load = worker_pb2.WorkerLoad()
+        self.serving = False
+        self.session: Session | None = None
+        self.lost = asyncio.Event()
+        self._unreported_requests = 0
+        self._unreported_tokens = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be given an attempt now."""
+        if not (self.serving and self.load.accepting) or self.lost.is_set():
+            return False
+        is_decode = self.identity.role == worker_pb2.WORKER_ROLE_DECODE
+        return not is_decode or (self.session is not None and self.session.is_open)
+
+    def report(self, load: worker_pb2.WorkerLoad) -> None:
+        """Takes a Watch message, which counts everything sent before it."""
+        self.load = load
+        self._unreported_requests = 0
+        self._unreported_tokens = 0
+
+    def sent(self, num_tokens: int) -> None:
+        """Counts an attempt of ``num_tokens`` prompt tokens against it at once."""
+        self._unreported_requests += 1
+        self._unreported_tokens += num_tokens
+
+    @property
+    def requests(self) -> int:
+        """Requests it holds in any state."""
+        load = self.load
+        return load.waiting + load.handing_off + load.running + self._unreported_requests
+
+    @property
+    def pending_tokens(self) -> int:
+        """Prompt tokens it has yet to compute (prefill)."""
+        return self.load.pending_tokens + self._unreported_tokens
+
+    @property
+    def available_tokens(self) -> int:
+        """Tokens whose KV would fit now without waiting for anyone."""
+        blocks = self.load.blocks
+        taken = self._unreported_tokens
+        return (blocks.free + blocks.cached) * self.identity.block_size - taken

@@ -1,0 +1,185 @@
+"""Keeps one worker address connected: who is there, how it does, and its Session."""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from baton.v1 import worker_pb2, worker_pb2_grpc
+from chassis.channel import open_channel
+from chassis.errors import FailedPrecondition, ServiceError, Unavailable
+from chassis.status import from_rpc_error
+from gateway.session import Session
+from gateway.worker import Worker, WorkerIdentity
+
+log = logging.getLogger(__name__)
+
+_INTRODUCTION_SECONDS = 5.0
+_FIRST_BACKOFF_SECONDS = 0.1
+_LAST_BACKOFF_SECONDS = 2.0
+_BOOT_ID_BYTES = 16
+
+_HEALTH_NAMES = {
+    worker_pb2.WORKER_ROLE_PREFILL: "baton.v1.PrefillService",
+    worker_pb2.WORKER_ROLE_DECODE: "baton.v1.DecodeService",
+}
+
+_Watch = grpc.aio.UnaryStreamCall[worker_pb2.WatchRequest, worker_pb2.WatchResponse]
+
+
+class WorkerLink:
+    """Follows whatever worker answers at an address, one incarnation after the other.
+
+    A worker is shown as ``worker`` while its Watch stream lives. ``find_known`` returns the worker
+    that another link shows under a boot id: two addresses with one boot id are one worker
+    (protocol 1.1). ``on_change`` hears of everything that may make a worker ready or not.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        role: worker_pb2.WorkerRole.ValueType,
+        model: str,
+        find_known: Callable[[bytes], Worker | None],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.address = address
+        self.worker: Worker | None = None
+        self.problem = "not connected yet"
+        self._role = role
+        self._model = model
+        self._find_known = find_known
+        self._on_change = on_change
+
+    async def run(self) -> None:
+        """Connects, follows, and connects again with back-off, until cancelled."""
+        backoff = Backoff()
+        channel = open_channel(self.address)
+        try:
+            while True:
+                try:
+                    await self._follow(channel, backoff)
+                except ServiceError as error:
+                    self._note(error)
+                await backoff.wait()
+        finally:
+            await channel.close()
+
+    def _note(self, error: ServiceError) -> None:
+        if error.message != self.problem:
+            log.warning("worker at %s: %s", self.address, error.message)
+        self.problem = error.message
+
+    async def _follow(self, channel: grpc.aio.Channel, backoff: "Backoff") -> None:
+        """Returns, or raises a ServiceError, when the worker is gone."""
+        watch = worker_pb2_grpc.WorkerServiceStub(channel).Watch(worker_pb2.WatchRequest())
+        try:
+            worker = await self._introduce(watch, channel)
+            known = self._find_known(worker.identity.boot_id)
+            if known is None:
+                backoff.reset()
+                async with self._shown(worker):
+                    async for response in watch:
+                        worker.report(response.load)
+                        self._on_change()
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+        finally:
+            watch.cancel()
+        if known is not None:
+            self.problem = f"the same worker as {known.identity.address}"
+            await known.lost.wait()
+        else:
+            raise Unavailable("the worker ended its Watch stream", reason="WORKER_LOST")
+
+    async def _introduce(self, watch: _Watch, channel: grpc.aio.Channel) -> Worker:
+        try:
+            async with asyncio.timeout(_INTRODUCTION_SECONDS):
+                first = await watch.read()
+        except TimeoutError:
+            raise Unavailable("the worker says nothing", reason="WORKER_SILENT") from None
+        if not isinstance(first, worker_pb2.WatchResponse) or not first.HasField("info"):
+            raise FailedPrecondition("the worker did not introduce itself", reason="NO_WORKER_INFO")
+        self._check(first.info)
+        worker = Worker(WorkerIdentity.from_pb(first.info, self.address), channel)
+        worker.report(first.load)
+        return worker
+
+    def _check(self, info: worker_pb2.WorkerInfo) -> None:
+        if info.role != self._role:
+            found = worker_pb2.WorkerRole.Name(info.role)
+            raise FailedPrecondition(f"the worker's role is {found}", reason="ROLE_MISMATCH")
+        if info.model != self._model:
+            raise FailedPrecondition(
+                f"the worker serves {info.model!r}, not {self._model!r}", reason="MODEL_MISMATCH"
+            )
+        if len(info.boot_id) != _BOOT_ID_BYTES:
+            raise FailedPrecondition("the worker's boot id is malformed", reason="NO_BOOT_ID")
+
+    @asynccontextmanager
+    async def _shown(self, worker: Worker) -> AsyncIterator[None]:
+        log.info("worker %s at %s is there", worker.identity.name, self.address)
+        followers = [asyncio.create_task(self._follow_health(worker))]
+        if self._role == worker_pb2.WORKER_ROLE_DECODE:
+            followers.append(asyncio.create_task(self._keep_session(worker)))
+        self.worker = worker
+        try:
+            yield
+        finally:
+            self.worker = None
+            worker.lost.set()
+            for follower in followers:
+                follower.cancel()
+            await asyncio.gather(*followers, return_exceptions=True)
+            self._on_change()
+
+    async def _follow_health(self, worker: Worker) -> None:
+        backoff = Backoff()
+        request = health_pb2.HealthCheckRequest(service=_HEALTH_NAMES[self._role])
+        while True:
+            try:
+                async for response in health_pb2_grpc.HealthStub(worker.channel).Watch(request):
+                    worker.serving = response.status == health_pb2.HealthCheckResponse.SERVING
+                    backoff.reset()
+                    self._on_change()
+            except grpc.aio.AioRpcError as error:
+                log.debug("health of %s: %s", self.address, error.details())
+            worker.serving = False
+            self._on_change()
+            await backoff.wait()
+
+    async def _keep_session(self, worker: Worker) -> None:
+        backoff = Backoff()
+        while True:
+            # A connection of its own: a full Session must not hold up Watch (protocol 2.2).
+            channel = open_channel(self.address)
+            identity = worker.identity
+            worker.session = Session(channel, identity.name, identity.boot_id)
+            try:
+                await worker.session.run(self._on_change)
+            except ServiceError as error:
+                log.warning("%s", error.message)
+            finally:
+                await channel.close()
+            self._on_change()
+            await backoff.wait()
+
+
+class Backoff:
+    """Growing pauses with jitter, so that many gateways do not come back in one moment."""
+
+    def __init__(self) -> None:
+        self._seconds = _FIRST_BACKOFF_SECONDS
+
+    def reset(self) -> None:
+        """The next pause is short again."""
+        self._seconds = _FIRST_BACKOFF_SECONDS
+
+    async def wait(self) -> None:
+        """Pauses; the next pause is twice as long, up to a limit."""
+        seconds, self._seconds = self._seconds, min(self._seconds * 2, _LAST_BACKOFF_SECONDS)
+        await asyncio.sleep(seconds * random.uniform(0.5, 1.0))

@@ -1,0 +1,105 @@
+"""Every worker this gateway process can reach."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from baton.v1 import worker_pb2
+from gateway.resolver import Resolver
+from gateway.worker import Worker
+from gateway.worker_link import WorkerLink
+
+log = logging.getLogger(__name__)
+
+_ROLES = {
+    "prefill": worker_pb2.WORKER_ROLE_PREFILL,
+    "decode": worker_pb2.WORKER_ROLE_DECODE,
+}
+
+
+class WorkerPool:
+    """Links to the workers of both roles, for one model. Event loop only.
+
+    Names are resolved again every ``refresh_seconds``. An address that left its name is followed
+    for as long as a worker answers there.
+    """
+
+    def __init__(
+        self, model: str, prefill: Resolver, decode: Resolver, refresh_seconds: float
+    ) -> None:
+        self._model = model
+        self._resolvers = {"prefill": prefill, "decode": decode}
+        self._refresh_seconds = refresh_seconds
+        self._links: dict[str, dict[str, WorkerLink]] = {"prefill": {}, "decode": {}}
+        self._tasks: dict[WorkerLink, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+
+    @property
+    def prefill_workers(self) -> Sequence[Worker]:
+        """Prefill workers that are there, ready or not."""
+        return self._workers("prefill")
+
+    @property
+    def decode_workers(self) -> Sequence[Worker]:
+        """Decode workers that are there, ready or not."""
+        return self._workers("decode")
+
+    def why_none(self, role: str) -> str:
+        """Says for people why no worker of ``role`` is ready."""
+        links = self._links[role].values()
+        if not links:
+            return f"no {role} worker is known"
+        problems = [
+            f"{link.address}: {link.problem if link.worker is None else 'not ready'}"
+            for link in links
+        ]
+        return f"no {role} worker is ready ({'; '.join(problems)})"
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Follows the workers while entered."""
+        refreshers = [asyncio.create_task(self._refresh(role)) for role in _ROLES]
+        try:
+            yield
+        finally:
+            tasks = [*refreshers, *self._tasks.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Returns once ``condition``, which looks at the workers, holds."""
+        while not condition():
+            await self._changed.wait()
+
+    def _workers(self, role: str) -> list[Worker]:
+        return [link.worker for link in self._links[role].values() if link.worker is not None]
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _refresh(self, role: str) -> None:
+        resolver = self._resolvers[role]
+        while True:
+            addresses = await resolver.resolve()
+            for address in addresses:
+                if address not in self._links[role]:
+                    self._follow(role, address)
+            if resolver.is_fixed:
+                return
+            for link in [*self._links[role].values()]:
+                if link.address not in addresses and link.worker is None:
+                    del self._links[role][link.address]
+                    self._tasks.pop(link).cancel()
+            await asyncio.sleep(self._refresh_seconds)
+
+    def _follow(self, role: str, address: str) -> None:
+        def find_known(boot_id: bytes) -> Worker | None:
+            known = (w for w in self._workers(role) if w.identity.boot_id == boot_id)
+            return next(known, None)
+
+        link = WorkerLink(address, _ROLES[role], self._model, find_known, self._notify)
+        self._links[role][address] = link
+        self._tasks[link] = asyncio.create_task(link.run())
