@@ -14,7 +14,11 @@ import jinja2.sandbox
 
 
 class ChatTemplateError(Exception):
-    """The template refuses these messages, fails on them, or writes too much."""
+    """The template refuses these messages, or fails on them."""
+
+
+class ChatTooLongError(ChatTemplateError):
+    """The template writes more than it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +53,8 @@ class ChatTemplate:
     def render(self, messages: Sequence[ChatMessage], max_chars: int) -> str:
         """Text of the conversation up to where the assistant speaks.
 
-        Raises ChatTemplateError where the template refuses the messages, fails, or writes more
-        than ``max_chars`` characters.
+        Raises ChatTemplateError where the template refuses the messages or fails on them, and
+        its subclass ChatTooLongError where it writes more than ``max_chars`` characters.
         """
         turns = [{"role": m.role, "content": m.content} for m in messages]
         pieces: list[str] = []
@@ -65,13 +69,13 @@ class ChatTemplate:
             ):
                 num_chars += len(piece)
                 if num_chars > max_chars:
-                    raise ChatTemplateError(f"the conversation is over {max_chars} characters")
+                    raise ChatTooLongError(f"the conversation is over {max_chars} characters")
                 pieces.append(piece)
-        except jinja2.TemplateError as error:
+        except ChatTooLongError:
+            raise
+        except Exception as error:
+            # A template is the model's program: it may fail in any way that a program can.
             raise ChatTemplateError(f"the chat template refuses: {error}") from error
-        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
-            # Templates are programs: with messages they do not expect they fail like programs.
-            raise ChatTemplateError(f"the chat template fails: {error}") from error
         return "".join(pieces)
 
 

@@ -1,0 +1,36 @@
+"""Why the gateway refuses a request, in words for programs (ErrorInfo.reason)."""
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Every reason of a request that is wrong whatever the state of the system."""
+
+    MODEL_UNKNOWN = "MODEL_UNKNOWN"
+    """No such model is served."""
+    PROMPT_MISSING = "PROMPT_MISSING"
+    """The prompt has no form set."""
+    PROMPT_EMPTY = "PROMPT_EMPTY"
+    """The prompt has no text, no tokens, or only empty messages."""
+    PROMPT_TOO_LARGE = "PROMPT_TOO_LARGE"
+    """The prompt is so long that it is refused without being tokenized."""
+    CONTEXT_EXCEEDED = "CONTEXT_EXCEEDED"
+    """The prompt and max_tokens are more than the model's context."""
+    TOKEN_ID_UNKNOWN = "TOKEN_ID_UNKNOWN"
+    """A token id is outside the vocabulary."""
+    CHAT_UNSUPPORTED = "CHAT_UNSUPPORTED"
+    """The model has no chat template."""
+    CHAT_ROLE_INVALID = "CHAT_ROLE_INVALID"
+    """A message has no role, or one that does not exist."""
+    CHAT_ORDER_INVALID = "CHAT_ORDER_INVALID"
+    """A system message is not the first, or the last message is not the user's."""
+    CHAT_TEMPLATE_REFUSED = "CHAT_TEMPLATE_REFUSED"
+    """The model's chat template does not accept these messages."""
+    VALUE_NOT_FINITE = "VALUE_NOT_FINITE"
+    """A number is NaN or infinite."""
+    VALUE_OUT_OF_RANGE = "VALUE_OUT_OF_RANGE"
+    """A number is outside its range."""
+    STOP_INVALID = "STOP_INVALID"
+    """A stop string is empty or too long."""
+    TOO_MANY_ENTRIES = "TOO_MANY_ENTRIES"
+    """A list or map has more entries than allowed."""

@@ -1,0 +1,48 @@
+"""From a client's request to one that workers can take as it is."""
+
+from dataclasses import dataclass
+
+from baton.v1.generation_pb2 import GenerateRequest, SamplingParams
+from gateway.model_limits import ModelLimits
+from gateway.prompt import check_prompt, check_token_ids, encode_prompt
+from gateway.sampling import check_sampling, complete_sampling
+from gateway.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ValidatedRequest:
+    """A request that can be served: the prompt's tokens fit the context together with
+    ``sampling.max_tokens``, and ``sampling`` has every default resolved, seed included."""
+
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+
+
+def check_request(request: GenerateRequest, limits: ModelLimits) -> None:
+    """Refuses what can be refused without tokenizing; some microseconds, whatever the size.
+
+    Raises InvalidArgument with a reason and the fields.
+    """
+    check_prompt(request.prompt, limits)
+    check_sampling(request.sampling, limits)
+
+
+def finish_request(
+    request: GenerateRequest, tokenizer: Tokenizer, limits: ModelLimits
+) -> ValidatedRequest:
+    """Tokenizes a request that passed ``check_request`` and resolves its defaults.
+
+    Safe in a thread, and best run in one where the prompt is long. Raises InvalidArgument.
+    """
+    prompt_token_ids = encode_prompt(request.prompt, tokenizer, limits)
+    check_token_ids(prompt_token_ids, "prompt", limits)
+    sampling = complete_sampling(request.sampling, len(prompt_token_ids), limits)
+    return ValidatedRequest(prompt_token_ids, sampling)
+
+
+def validate(
+    request: GenerateRequest, tokenizer: Tokenizer, limits: ModelLimits
+) -> ValidatedRequest:
+    """Both steps at once. Raises InvalidArgument."""
+    check_request(request, limits)
+    return finish_request(request, tokenizer, limits)
