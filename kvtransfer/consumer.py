@@ -1,27 +1,33 @@
 """The decode side of hand-offs: pairs with prefill workers and pulls attempts from them."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any
 
 import grpc.aio
 
+from baton.v1 import kv_transfer_pb2
 from chassis.channel import open_channel
+from chassis.errors import ServiceError
+from kvtransfer.fence import Fence
+from kvtransfer.handshake import check_block_bytes, request_handshake
 from kvtransfer.layout import KvLayout
-from kvtransfer.pull import Pull
+from kvtransfer.prefill_peer import PrefillPeer
+from kvtransfer.pull import DEFAULT_TIMEOUTS, Pull, PullTimeouts
 from kvtransfer.transfer_thread import TransferThread
 
-
-@dataclass(frozen=True, slots=True)
-class PullTimeouts:
-    """Seconds. ``pair``: for Handshake and the first byte."""
-
-    pair: float = 10.0
-    read: float = 10.0
-    released: float = 2.0
+# How often a peer is asked to poll while reads that lost their Pull are under way: well within
+# the time for which a producer lingers after a Handshake.
+NUDGE_SECONDS = 1.0
 
 
 class Consumer:
-    """Create it on the event loop. One per decode worker."""
+    """Pairs once with each incarnation of a prefill worker, and opens one Pull per attempt.
+
+    One per decode worker; create and use it on the event loop. ``transfers`` runs already and is
+    stopped by its owner, after ``close``.
+    """
 
     def __init__(
         self,
@@ -29,15 +35,28 @@ class Consumer:
         boot_id: bytes,
         layout: KvLayout,
         transfers: TransferThread,
-        timeouts: PullTimeouts = PullTimeouts(),
+        timeouts: PullTimeouts = DEFAULT_TIMEOUTS,
         channels: Callable[[str], grpc.aio.Channel] = open_channel,
-    ) -> None: ...
+    ) -> None:
+        check_block_bytes(layout, transfers)
+        self._boot_id = boot_id
+        self._layout = layout
+        self._transfers = transfers
+        self._timeouts = timeouts
+        self._channels = channels
+        self._peers: dict[bytes, PrefillPeer] = {}
+        self._pairings: dict[bytes, asyncio.Task[PrefillPeer]] = {}
+        self._removals: dict[bytes, asyncio.Future[None]] = {}
+        self._pulls: set[Pull] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def pair(self, address: str, boot_id: bytes) -> None:
-        """Handshakes with a prefill worker, once per boot id; ``open`` does it where needed.
+        """Makes sure of the pair: a Handshake and a first byte, once per boot id.
 
-        Raises PairingRefused, PeerError, or a ServiceError if the worker cannot be reached.
+        ``open`` does it where needed; doing it when a worker is discovered saves the first request
+        the wait. Raises ServiceError, PairingRefused, PeerError or TimeoutError.
         """
+        await self._paired(address, boot_id)
 
     def open(
         self,
@@ -48,7 +67,96 @@ class Consumer:
         metadata: Sequence[tuple[str, str]] = (),
     ) -> Pull:
         """Begins to pull an attempt; ``metadata`` (trace context) rides on the call."""
-        raise NotImplementedError
+        pull = Pull(
+            attempt_id,
+            token_ids,
+            block_size=self._layout.block_size,
+            transfers=self._transfers,
+            timeouts=self._timeouts,
+            find_peer=lambda: self._paired(address, boot_id),
+            on_over=self._on_over,
+            metadata=tuple(metadata),
+        )
+        self._pulls.add(pull)
+        return pull
 
     async def close(self) -> None:
-        """Cancels what is open and closes the connections; reads end with the transfer thread."""
+        """Cancels what is open and closes the connections. Idempotent."""
+        for pull in tuple(self._pulls):
+            pull.cancel()
+        pending = [*self._pairings.values(), *self._tasks]
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        for peer in tuple(self._peers.values()):
+            self._lose(peer)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _paired(self, address: str, boot_id: bytes) -> PrefillPeer:
+        pairing = self._pairings.get(boot_id)
+        if pairing is None:
+            pairing = asyncio.create_task(self._pair(address, boot_id))
+            self._pairings[boot_id] = pairing
+            pairing.add_done_callback(lambda done: self._after_pairing(boot_id, done))
+        return await asyncio.shield(pairing)
+
+    async def _pair(self, address: str, boot_id: bytes) -> PrefillPeer:
+        if removal := self._removals.get(boot_id):
+            await asyncio.wait_for(asyncio.shield(removal), self._timeouts.pair)
+        peer = PrefillPeer(address, boot_id, self._channels(address), self._transfers)
+        try:
+            await peer.pair(self._handshake(boot_id), seconds=self._timeouts.pair)
+        except BaseException:
+            await peer.close()
+            raise
+        for other in tuple(self._peers.values()):
+            # The address has a new owner: nothing can be had from the old one (protocol 4.8).
+            if other.address == address:
+                self._lose(other)
+        self._peers[boot_id] = peer
+        return peer
+
+    def _after_pairing(self, boot_id: bytes, pairing: "asyncio.Task[PrefillPeer]") -> None:
+        failed = pairing.cancelled() or pairing.exception() is not None
+        if failed and self._pairings.get(boot_id) is pairing:
+            del self._pairings[boot_id]
+
+    def _handshake(self, peer_boot_id: bytes) -> kv_transfer_pb2.HandshakeRequest:
+        return request_handshake(
+            self._layout, self._transfers, boot_id=self._boot_id, peer_boot_id=peer_boot_id
+        )
+
+    def _on_over(self, pull: Pull, fence: Fence, lost: bool) -> None:
+        """A pull is over; ``lost`` if its connection broke."""
+        self._pulls.discard(pull)
+        peer = pull.peer
+        if peer is None or self._peers.get(peer.boot_id) is not peer:
+            return
+        if lost:
+            self._lose(peer)
+        elif not fence.lifted.done():
+            self._spawn(self._nudge(peer, fence))
+
+    def _lose(self, peer: PrefillPeer) -> None:
+        """Ends all reads from the peer, then forgets its agent (protocol 4.8)."""
+        del self._peers[peer.boot_id]
+        self._pairings.pop(peer.boot_id, None)
+        removal = asyncio.wrap_future(self._transfers.disconnect(peer.name))
+        self._removals[peer.boot_id] = removal
+        removal.add_done_callback(lambda _: self._removals.pop(peer.boot_id, None))
+        self._spawn(peer.close())
+
+    async def _nudge(self, peer: PrefillPeer, fence: Fence) -> None:
+        """Keeps a peer polling until reads whose Pull is gone have ended."""
+        lifted = asyncio.wrap_future(fence.lifted)
+        while self._peers.get(peer.boot_id) is peer:
+            done, _ = await asyncio.wait({lifted}, timeout=NUDGE_SECONDS)
+            if done:
+                return
+            with suppress(ServiceError):
+                await peer.handshake(self._handshake(peer.boot_id), seconds=NUDGE_SECONDS)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

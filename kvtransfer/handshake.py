@@ -13,6 +13,11 @@ def check_block_bytes(layout: KvLayout, transfers: TransferThread) -> None:
     )
 
 
+def agent_name(boot_id: bytes, rank: int = 0) -> str:
+    """What a rank's transport is called: unique in time as well (protocol 4.8)."""
+    return f"{boot_id.hex()}-{rank}"
+
+
 def own_rank(layout: KvLayout, transfers: TransferThread) -> kv_transfer_pb2.KvRank:
     """This worker's only rank."""
     heads = layout.ranks[0]

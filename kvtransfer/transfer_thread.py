@@ -42,6 +42,7 @@ class TransferThread:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.metadata = transport.metadata()
+        self.pool = transport.pool
         self.transport_name = transport.name
         self.num_blocks = transport.num_blocks
         self.block_bytes = transport.block_bytes

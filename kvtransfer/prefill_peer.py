@@ -1,0 +1,60 @@
+"""A prefill worker as the decode side knows it."""
+
+import asyncio
+
+import grpc.aio
+
+from baton.v1 import kv_transfer_pb2, kv_transfer_pb2_grpc
+from chassis.status import from_rpc_error
+from kvtransfer.handshake import agent_name, check_answer
+from kvtransfer.transfer_thread import TransferThread
+
+
+class PrefillPeer:
+    """One incarnation of a prefill worker: a connection for control, an agent for bytes."""
+
+    def __init__(
+        self, address: str, boot_id: bytes, channel: grpc.aio.Channel, transfers: TransferThread
+    ) -> None:
+        self.address = address
+        self.boot_id = boot_id
+        self.name = agent_name(boot_id)
+        self.num_blocks = 0
+        self._channel = channel
+        self._transfers = transfers
+        self._stub: kv_transfer_pb2_grpc.KvTransferServiceAsyncStub
+        self._stub = kv_transfer_pb2_grpc.KvTransferServiceStub(channel)
+
+    async def pair(self, request: kv_transfer_pb2.HandshakeRequest, *, seconds: float) -> None:
+        """Handshakes and moves a first byte (protocol 2.4).
+
+        Raises ServiceError (the worker's own words), PairingRefused, PeerError, TimeoutError.
+        """
+        response = await self.handshake(request, seconds=seconds)
+        rank = check_answer(response, self._transfers, peer_boot_id=self.boot_id)
+        self.num_blocks = rank.num_blocks
+        connected = self._transfers.connect(self.name, rank.transport_metadata)
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(connected), seconds)
+        except TimeoutError:
+            self._transfers.disconnect(self.name)
+            raise
+
+    async def handshake(
+        self, request: kv_transfer_pb2.HandshakeRequest, *, seconds: float
+    ) -> kv_transfer_pb2.HandshakeResponse:
+        """The bare call, which also makes the worker poll for a while. Raises ServiceError."""
+        try:
+            return await self._stub.Handshake(request, timeout=seconds)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+
+    def pull(
+        self, metadata: tuple[tuple[str, str], ...]
+    ) -> "grpc.aio.StreamStreamCall[kv_transfer_pb2.PullRequest, kv_transfer_pb2.PullResponse]":
+        """Opens a Pull call; nothing has been sent yet."""
+        return self._stub.Pull(metadata=metadata)
+
+    async def close(self) -> None:
+        """Closes the connection; calls on it break."""
+        await self._channel.close()
