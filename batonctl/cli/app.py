@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from batonctl.cli import ask, machine, run
+from batonctl.cli import ask, machine, run, trace
 
 app = typer.Typer(
     help="Baton serves large language models from separate prefill and decode services.",
@@ -38,6 +38,7 @@ app.command()(run.demo)
 app.command()(run.up)
 app.command()(ask.generate)
 app.command()(ask.chat)
+app.command()(trace.trace)
 app.command()(machine.pull)
 app.command()(machine.models)
 app.command()(machine.doctor)
