@@ -10,7 +10,7 @@ from tokenizers import AddedToken, models, processors
 from gateway.chat_template import ChatTemplate, ChatTemplateError
 from gateway.tokenizer.errors import TokenizerError, UnsupportedTokenizerError
 from gateway.tokenizer.gguf_metadata import read_gguf_metadata
-from gateway.tokenizer.pre_tokenizer import PreTokenizerType, find_pre_tokenizer_type
+from gateway.tokenizer.pre_tokenizer import find_pre_tokenizer_type
 from gateway.tokenizer.spm import build_spm_model, build_spm_normalizer
 from gateway.tokenizer.token_table import TokenTable
 from gateway.tokenizer.tokenizer import SpecialTokens, Tokenizer
@@ -44,44 +44,50 @@ def load_gguf_tokenizer(path: Path) -> Tokenizer:
 
 
 def _build_tokenizer(metadata: dict[str, Any]) -> Tokenizer:
+    metadata = _with_defaults(metadata)
     table = TokenTable.read(metadata)
-    model = metadata[_KEYS.MODEL]
-    if model == "llama":
-        metadata = _SPM_DEFAULTS | metadata
-        engine = _build_spm_engine(metadata, table)
-        text_bytes = table.text_bytes(spm_bytes)
-    elif model == "gpt2":
-        pre_type = find_pre_tokenizer_type(metadata.get(_KEYS.PRE, "default"))
-        metadata = {_KEYS.ADD_BOS: pre_type.adds_bos, _KEYS.ADD_PREFIX: False} | metadata
-        engine = _build_bpe_engine(metadata, table, pre_type)
-        text_bytes = table.text_bytes(byte_level_bytes)
-    else:
-        raise UnsupportedTokenizerError(
-            f"tokenizer model {model!r} is not supported; supported: gpt2, llama"
-        )
-    for piece, is_special in table.atoms():
-        token = AddedToken(piece, normalized=False, special=is_special)
-        (engine.add_special_tokens if is_special else engine.add_tokens)([token])
-    bos, eos = metadata.get(_KEYS.BOS_ID), metadata.get(_KEYS.EOS_ID)
+    is_spm = metadata[_KEYS.MODEL] == "llama"
+    engine = _build_spm_engine(metadata, table) if is_spm else _build_bpe_engine(metadata, table)
+    # These are found in a text before anything is merged.
+    specials = [AddedToken(table.pieces[i], normalized=False) for i in table.special_ids]
+    words = [AddedToken(table.pieces[i], normalized=False) for i in table.user_defined_ids]
+    engine.add_special_tokens(specials)
+    engine.add_tokens(words)
+    special_tokens = _read_special_tokens(metadata, table)
     engine.post_processor = _surround(
         metadata[_KEYS.BOS_ID] if metadata[_KEYS.ADD_BOS] else None,
         metadata[_KEYS.EOS_ID] if metadata.get(_KEYS.ADD_EOS, False) else None,
     )
-    ends = {eos, metadata.get(_KEYS.EOT_ID), metadata.get(_KEYS.EOM_ID), *table.end_ids}
+    vocabulary = Vocabulary(
+        table.text_bytes(spm_bytes if is_spm else byte_level_bytes),
+        table.special_ids,
+        size=len(table.pieces),
+        strips_leading_space=is_spm and metadata[_KEYS.ADD_PREFIX],
+    )
     return Tokenizer(
         engine,
-        Vocabulary(text_bytes, table.special_ids, len(table.pieces), metadata[_KEYS.ADD_PREFIX]),
-        SpecialTokens(
-            bos, frozenset(i for i in ends if i is not None), chat_needs_bos=metadata[_KEYS.ADD_BOS]
-        ),
-        _build_chat_template(metadata, table, bos, eos),
+        vocabulary,
+        special_tokens,
+        _read_chat_template(metadata, table),
         metadata[Keys.LLM.CONTEXT_LENGTH.format(arch=metadata[Keys.General.ARCHITECTURE])],
     )
 
 
-def _build_bpe_engine(
-    metadata: dict[str, Any], table: TokenTable, pre_type: PreTokenizerType
-) -> tokenizers.Tokenizer:
+def _with_defaults(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Fills in what the kind of tokenizer means where the file does not say."""
+    model = metadata[_KEYS.MODEL]
+    if model == "llama":
+        return _SPM_DEFAULTS | metadata
+    if model == "gpt2":
+        pre_type = find_pre_tokenizer_type(metadata.get(_KEYS.PRE, "default"))
+        return {_KEYS.PRE: "default", _KEYS.ADD_BOS: pre_type.adds_bos} | metadata
+    raise UnsupportedTokenizerError(
+        f"tokenizer model {model!r} is not supported; supported: gpt2, llama"
+    )
+
+
+def _build_bpe_engine(metadata: dict[str, Any], table: TokenTable) -> tokenizers.Tokenizer:
+    pre_type = find_pre_tokenizer_type(metadata[_KEYS.PRE])
     try:
         model = models.BPE(
             vocab=table.ids,
@@ -114,9 +120,14 @@ def _surround(prefix: int | None, suffix: int | None) -> processors.TemplateProc
     )
 
 
-def _build_chat_template(
-    metadata: dict[str, Any], table: TokenTable, bos: int | None, eos: int | None
-) -> ChatTemplate | None:
+def _read_special_tokens(metadata: dict[str, Any], table: TokenTable) -> SpecialTokens:
+    named = (metadata.get(key) for key in (_KEYS.EOS_ID, _KEYS.EOT_ID, _KEYS.EOM_ID))
+    ends = table.end_ids.union(i for i in named if i is not None)
+    return SpecialTokens(metadata.get(_KEYS.BOS_ID), ends, chat_needs_bos=metadata[_KEYS.ADD_BOS])
+
+
+def _read_chat_template(metadata: dict[str, Any], table: TokenTable) -> ChatTemplate | None:
     if (source := metadata.get(_KEYS.CHAT_TEMPLATE)) is None:
         return None
-    return ChatTemplate(source, table.piece(bos) or "", table.piece(eos) or "")
+    bos, eos = (table.piece(metadata.get(key)) or "" for key in (_KEYS.BOS_ID, _KEYS.EOS_ID))
+    return ChatTemplate(source, bos, eos)

@@ -1,6 +1,6 @@
 """The token list of a GGUF file."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,7 @@ class TokenTable:
     @property
     def special_ids(self) -> frozenset[int]:
         """Control tokens."""
-        return frozenset(i for i, kind in enumerate(self.types) if kind in _SPECIAL_TYPES)
+        return self._ids_of(*_SPECIAL_TYPES)
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -66,8 +66,12 @@ class TokenTable:
     @property
     def normal_ids(self) -> frozenset[int]:
         """Tokens that stand for ordinary text."""
-        plain = (TokenType.NORMAL, TokenType.UNUSED)
-        return frozenset(i for i, kind in enumerate(self.types) if kind in plain)
+        return self._ids_of(TokenType.NORMAL, TokenType.UNUSED)
+
+    @property
+    def user_defined_ids(self) -> frozenset[int]:
+        """Tokens of ordinary text that are never merged from smaller ones."""
+        return self._ids_of(TokenType.USER_DEFINED)
 
     def piece(self, token_id: int | None) -> str | None:
         """Raises TokenizerError for an id that is not in the list."""
@@ -77,18 +81,15 @@ class TokenTable:
             raise TokenizerError(f"special token {token_id} is not among {len(self.pieces)} tokens")
         return self.pieces[token_id]
 
-    def atoms(self) -> Iterator[tuple[str, bool]]:
-        """Pieces found in a text before anything is merged, and whether each is a control token."""
-        for piece, kind in zip(self.pieces, self.types, strict=True):
-            if kind in _SPECIAL_TYPES or kind == TokenType.USER_DEFINED:
-                yield piece, kind in _SPECIAL_TYPES
-
     def text_bytes(self, decode_piece: Callable[[str], bytes]) -> tuple[bytes, ...]:
         """What each token adds to a text; ``decode_piece`` does it for normal tokens."""
         return tuple(
             self._bytes_of(piece, kind, decode_piece)
             for piece, kind in zip(self.pieces, self.types, strict=True)
         )
+
+    def _ids_of(self, *kinds: TokenType) -> frozenset[int]:
+        return frozenset(i for i, kind in enumerate(self.types) if kind in kinds)
 
     @staticmethod
     def _bytes_of(piece: str, kind: int, decode_piece: Callable[[str], bytes]) -> bytes:
