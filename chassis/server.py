@@ -17,6 +17,7 @@ from chassis.trace_interceptor import TraceInterceptor
 
 # Above the limit a request is read, refused and its field named; above this gRPC drops it unread.
 HARD_MESSAGE_LIMIT = 4 * MESSAGE_LIMIT
+METRICS_PORT_OFFSET = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,13 @@ class ServerSettings:
     def address(self) -> str:
         """``host:port`` to bind."""
         return f"{self.host}:{self.port}"
+
+    @property
+    def page_port(self) -> int:
+        """Port of the metrics page; a free one (0) where the service takes a free one."""
+        if self.metrics_port is not None:
+            return self.metrics_port
+        return self.port + METRICS_PORT_OFFSET if self.port else 0
 
 
 class Server:
