@@ -41,17 +41,12 @@ class StackPlan:
 
     def _worker(self, role: Role, index: int) -> ServiceSpec:
         first_port = self.prefill_port if role == Role.PREFILL else self.decode_port
-        flags = [f"--num-threads={self._threads_per_worker}"]
+        flags = [f"--workers-on-host={self.prefill_workers + self.decode_workers}"]
         if self.dtype is not None:
             flags.append(f"--dtype={self.dtype}")
         if self.quantization is not None:
             flags.append(f"--quantization={self.quantization}")
         return self._spec(role, f"{role}-{index}", first_port + index, flags)
-
-    @property
-    def _threads_per_worker(self) -> int:
-        cores = len(os.sched_getaffinity(0))
-        return max(1, cores // (self.prefill_workers + self.decode_workers))
 
     def _spec(self, role: Role, name: str, port: int, flags: list[str]) -> ServiceSpec:
         # -P: a folder named like a service in the user's directory must not be run instead.

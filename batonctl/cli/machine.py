@@ -14,18 +14,28 @@ def pull(
     """Download a model into the model store, or check that it is there."""
     from batonctl.pull import run_pull
 
-    run_pull(model, json=json)
+    run_pull(model, as_json=json)
 
 
 def models(json: flags.Json = False) -> None:
     """List the models that can be pulled by name, and those in the model store."""
     from batonctl.models import run_models
 
-    run_models(json=json)
+    run_models(as_json=json)
 
 
 def doctor(
-    address: flags.Address = flags.DEFAULT_ADDRESS,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            envvar="BATON_ADDRESS",
+            help="Gateway of a stack that must run. [default: 127.0.0.1:7100 if one runs there]",
+        ),
+    ] = None,
+    worker: Annotated[
+        list[str] | None,
+        typer.Option(help="Worker of that stack, host:port; repeatable. [default: those of `up`]"),
+    ] = None,
     model: flags.Model = "smollm2-135m",
     json: flags.Json = False,
 ) -> None:
@@ -35,7 +45,7 @@ def doctor(
     """
     from batonctl.doctor import run_doctor
 
-    run_doctor(address, model, json=json)
+    run_doctor(address, worker or (), model, as_json=json)
 
 
 def health(

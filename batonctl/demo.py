@@ -1,0 +1,109 @@
+"""`baton demo`: one question through the whole stack, and where its time went."""
+
+import asyncio
+import contextlib
+import os
+from dataclasses import replace
+
+from batonctl.errors import CommandError
+from batonctl.model_choice import require_model
+from batonctl.service_spec import ServiceSpec
+from batonctl.stack import Stack
+from batonctl.stack_events import Died, StackEvent
+from batonctl.stack_plan import StackPlan, on_free_ports
+
+START_TIMEOUT = 120.0
+REQUEST_TIMEOUT = 120.0
+DRAIN_GRACE = 5.0
+TRACE_WAIT = 5.0
+MAX_TOKENS = 96
+# Settings of the person's own that would send the trace elsewhere or drop it.
+_TRACE_SETTINGS = ("OTEL_EXPORTER_OTLP_", "OTEL_TRACES_", "OTEL_SDK_DISABLED")
+
+
+def run_demo(question: str, model: str) -> None:
+    """Runs a stack on free ports for one question; CommandError if any part of it fails."""
+    require_model(model)
+    plan = on_free_ports(model, DRAIN_GRACE)
+    services = [_with_local_trace(spec) for spec in plan.services()]
+    # The services first: they load while the rest of this command does.
+    with Stack(services, drain_grace=DRAIN_GRACE, emit=_report) as stack:
+        print(f"Starting a gateway, a prefill and a decode worker with {model} ...", flush=True)
+        request_id = asyncio.run(_ask(stack, plan, question))
+    if request_id is None:
+        print("\nstopped")
+        return
+    _show_trace(request_id)
+
+
+async def _ask(stack: Stack, plan: StackPlan, question: str) -> str | None:
+    """The id of the answered request; None: interrupted."""
+    from batonctl.stop_signals import StopSignals
+
+    conversation = _Question(f"127.0.0.1:{plan.gateway_port}", question)
+    with StopSignals() as signals:
+        stack.supervise()
+        try:
+            if await signals.interrupts(stack.wait_ready(START_TIMEOUT)):
+                return None
+            if await signals.interrupts(conversation.stream()):
+                return None
+        finally:
+            await stack.stop(signals.second)
+    return conversation.request_id
+
+
+class _Question:
+    def __init__(self, address: str, question: str) -> None:
+        self._address = address
+        self._question = question
+        self.request_id = ""
+
+    async def stream(self) -> None:
+        """Prints the answer as it comes, then what it cost."""
+        from baton.v1 import generation_pb2
+        from batonctl.answer import Answer
+        from batonctl.ask_options import AskOptions, SamplingOptions, chat_prompt, message
+        from batonctl.ask_stream import stream_answer
+        from chassis.channel import open_channel
+
+        # Greedy: the demo says the same thing every time.
+        sampling = SamplingOptions(temperature=0.0, max_tokens=MAX_TOKENS)
+        ask = AskOptions(self._address, timeout=REQUEST_TIMEOUT, sampling=sampling)
+        user = message(generation_pb2.CHAT_ROLE_USER, self._question)
+        answer = Answer()
+        print(f"\n> {self._question}\n", flush=True)
+        async with open_channel(self._address) as channel:
+            async for piece in stream_answer(
+                channel, ask.request(chat_prompt([user])), address=self._address, limit=ask.timeout
+            ):
+                answer.add(piece)
+                print("".join(delta.text for delta in piece.deltas), end="", flush=True)
+        print(f"\n\n{answer.statistics()}", flush=True)
+        if answer.summary is None:
+            raise CommandError("the answer ended without a summary", hint="report this as a bug")
+        self.request_id = answer.summary.request_id
+
+
+def _show_trace(request_id: str) -> None:
+    from rich.console import Console
+
+    from batonctl.trace import load_trace, render_waterfall
+
+    print()
+    # The services have stopped, so all of it is written.
+    render_waterfall(load_trace(request_id, wait=TRACE_WAIT), Console(highlight=False))
+    print("\n`baton up` keeps such a stack running; `baton chat` talks to it.")
+
+
+def _with_local_trace(spec: ServiceSpec) -> ServiceSpec:
+    env = {key: value for key, value in os.environ.items() if not key.startswith(_TRACE_SETTINGS)}
+    return replace(spec, env=env)
+
+
+def _report(event: StackEvent) -> None:
+    if isinstance(event, Died):
+        from batonctl.stack_view import describe
+
+        with contextlib.suppress(BrokenPipeError):
+            print("\n".join(describe(event)))
