@@ -69,6 +69,13 @@ class Shutdown:
             self._draining_helps = False
 
 
+class CannotStart(Exception):
+    """A setting, a file or this machine is not as it must be; the message says what to change.
+
+    Raised by ``main``; logged without a traceback, exit code 1.
+    """
+
+
 def run(main: Callable[[Shutdown], Coroutine[Any, Any, None]]) -> int:
     """Runs a service on uvloop until it has stopped; returns the process's exit code.
 
@@ -88,6 +95,9 @@ async def _run(main: Callable[[Shutdown], Coroutine[Any, Any, None]]) -> int:
     except asyncio.CancelledError:
         if not shutdown.requested.is_set():
             raise
+    except CannotStart as error:
+        log.error("cannot start: %s", error)
+        return 1
     except Exception as error:
         shutdown.failure = shutdown.failure or error
     if shutdown.failure is not None:
