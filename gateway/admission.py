@@ -3,8 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from chassis.errors import ResourceExhausted
@@ -55,25 +54,17 @@ class Admission:
         """Requests that wait for a place."""
         return len(self._queue)
 
-    @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """Holds a place while the body runs.
-
-        Raises ResourceExhausted, with the time after which a retry may fare better: QUEUE_FULL at
-        once when too many wait, QUEUE_TIMEOUT when no place came free in time.
-        """
-        await self._enter()
-        try:
-            yield
-        finally:
-            self._leave()
-
     def retry_after(self) -> float:
         """Seconds in which today's queue should be over, by the pace of the last turns."""
         estimate = (len(self._queue) + 1) * self._gap_seconds
         return min(max(estimate, _MIN_RETRY_SECONDS), self._limits.max_wait_seconds)
 
-    async def _enter(self) -> None:
+    async def enter(self) -> None:
+        """Takes a place, after waiting for one if need be; the caller must ``leave`` it.
+
+        Raises ResourceExhausted, with the time after which a retry may fare better: QUEUE_FULL at
+        once when too many wait, QUEUE_TIMEOUT when no place came free in time.
+        """
         if self._in_flight < self._limits.max_in_flight:
             self._in_flight += 1
             return
@@ -99,22 +90,30 @@ class Admission:
                 ) from None
             raise
 
+    def leave(self) -> None:
+        """Gives a place back, to the next in line if there is one."""
+        while self._queue:
+            turn = self._queue.popleft()
+            # One that was cancelled in this moment has no use for the place.
+            if not turn.done():
+                turn.set_result(None)
+                self._measure_gap()
+                self._on_change(len(self._queue))
+                return
+        self._in_flight -= 1
+        self._last_turn = 0.0
+        self._on_change(0)
+
     def _give_up(self, turn: asyncio.Future[None]) -> None:
         if turn in self._queue:
             self._queue.remove(turn)
             self._on_change(len(self._queue))
-        else:
+        elif not turn.cancelled():
             # The turn came in the same moment: it belongs to the next in line.
-            self._leave()
+            self.leave()
 
-    def _leave(self) -> None:
-        if not self._queue:
-            self._in_flight -= 1
-            self._last_turn = 0.0
-            return
+    def _measure_gap(self) -> None:
         now = self._clock()
         if self._last_turn:
             self._gap_seconds += _SMOOTHING * (now - self._last_turn - self._gap_seconds)
         self._last_turn = now
-        self._queue.popleft().set_result(None)
-        self._on_change(len(self._queue))

@@ -66,7 +66,6 @@ class Generation:
     ) -> None:
         """``keep`` holds tasks that may outlive the request by a moment."""
         self.choices = tuple(choices)
-        self.cached_tokens = 0
         self.prefill: prefill_pb2.PrefillResponse | None = None
         self.kv_transfer: Duration | None = None
         self.first_token_at: float | None = None
@@ -86,6 +85,21 @@ class Generation:
         self._is_over = False
         self._reader = asyncio.current_task()
         self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def request_id(self) -> str:
+        """Equal to the trace id."""
+        return self._task.span.trace_id
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens that the client sent."""
+        return len(self._task.token_ids)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of these, tokens whose KV the prefill worker already had."""
+        return self.prefill.cached_tokens if self.prefill is not None else 0
 
     @property
     def num_tokens(self) -> int:

@@ -1,7 +1,7 @@
 """Which prefill and which decode worker serve an attempt."""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -66,12 +66,32 @@ class Router:
             )
         return self._best_pair(prefill, decode, layouts, demand)
 
+    def max_context_tokens(self) -> int | None:
+        """Most tokens of prompt and output that some ready pair has room for; None without one."""
+        rooms = [
+            min(p.identity.max_context_tokens, d.identity.max_context_tokens)
+            for p, d in self._ready_pairs()
+        ]
+        return max(rooms, default=None)
+
+    def num_ready(self) -> tuple[int, int]:
+        """Prefill and decode workers that could be chosen now."""
+        directory = self._directory
+        return sum(w.ready for w in directory.prefill_workers), sum(
+            w.ready for w in directory.decode_workers
+        )
+
     def has_pair(self) -> bool:
         """Whether some request could be served now."""
-        ready = [w.identity.layout_digest for w in self._directory.decode_workers if w.ready]
-        return any(
-            w.ready and w.identity.layout_digest in ready for w in self._directory.prefill_workers
-        )
+        return next(self._ready_pairs(), None) is not None
+
+    def _ready_pairs(self) -> Iterator[tuple[Worker, Worker]]:
+        decode = [worker for worker in self._directory.decode_workers if worker.ready]
+        for p in self._directory.prefill_workers:
+            if p.ready:
+                yield from (
+                    (p, d) for d in decode if d.identity.layout_digest == p.identity.layout_digest
+                )
 
     def _fitting(self, workers: Iterable[Worker], demand: Demand, role: str) -> list[Worker]:
         ready = [w for w in workers if w.ready]

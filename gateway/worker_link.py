@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -13,14 +12,13 @@ from baton.v1 import worker_pb2, worker_pb2_grpc
 from chassis.channel import open_channel
 from chassis.errors import FailedPrecondition, ServiceError, Unavailable
 from chassis.status import from_rpc_error
+from gateway.backoff import Backoff
 from gateway.session import Session
 from gateway.worker import Worker, WorkerIdentity
 
 log = logging.getLogger(__name__)
 
 _INTRODUCTION_SECONDS = 5.0
-_FIRST_BACKOFF_SECONDS = 0.1
-_LAST_BACKOFF_SECONDS = 2.0
 _BOOT_ID_BYTES = 16
 
 _HEALTH_NAMES = {
@@ -74,7 +72,7 @@ class WorkerLink:
             log.warning("worker at %s: %s", self.address, error.message)
         self.problem = error.message
 
-    async def _follow(self, channel: grpc.aio.Channel, backoff: "Backoff") -> None:
+    async def _follow(self, channel: grpc.aio.Channel, backoff: Backoff) -> None:
         """Returns, or raises a ServiceError, when the worker is gone."""
         watch = worker_pb2_grpc.WorkerServiceStub(channel).Watch(worker_pb2.WatchRequest())
         try:
@@ -167,19 +165,3 @@ class WorkerLink:
                 await channel.close()
             self._on_change()
             await backoff.wait()
-
-
-class Backoff:
-    """Growing pauses with jitter, so that many gateways do not come back in one moment."""
-
-    def __init__(self) -> None:
-        self._seconds = _FIRST_BACKOFF_SECONDS
-
-    def reset(self) -> None:
-        """The next pause is short again."""
-        self._seconds = _FIRST_BACKOFF_SECONDS
-
-    async def wait(self) -> None:
-        """Pauses; the next pause is twice as long, up to a limit."""
-        seconds, self._seconds = self._seconds, min(self._seconds * 2, _LAST_BACKOFF_SECONDS)
-        await asyncio.sleep(seconds * random.uniform(0.5, 1.0))

@@ -1,0 +1,51 @@
+"""What the gateway counts. Each counter has one owner; worker-side ones are the workers'."""
+
+from chassis.metrics import Metrics
+from gateway.generation import Generation
+
+
+class GatewayMetrics:
+    """The gateway's metrics; names of gen_ai_* follow OpenTelemetry's for servers."""
+
+    def __init__(self, metrics: Metrics, model: str) -> None:
+        labels = ("gen_ai_request_model",)
+        self._requests = metrics.counter(
+            "baton_requests_total", "Requests answered, by outcome.", ("code", "reason")
+        )
+        self._waiting = metrics.gauge("baton_queue_waiting", "Requests that wait for admission.")
+        self._in_flight = metrics.gauge("baton_requests_running", "Requests in work.")
+        self._first_token = metrics.histogram(
+            "gen_ai_server_time_to_first_token_seconds", "Arrival to first token.", labels
+        ).labels(model)
+        self._per_token = metrics.histogram(
+            "gen_ai_server_time_per_output_token_seconds",
+            "First to last token, over the tokens after the first; n = 1 only.",
+            labels,
+        ).labels(model)
+        self._duration = metrics.histogram(
+            "gen_ai_server_request_duration_seconds", "Arrival to the end.", labels
+        ).labels(model)
+
+    def set_waiting(self, waiting: int) -> None:
+        """Requests that wait for admission now."""
+        self._waiting.set(waiting)
+
+    def began(self) -> None:
+        """A request arrived."""
+        self._in_flight.inc()
+
+    def ended(self, code: str, reason: str, seconds: float) -> None:
+        """A request ended, ``seconds`` after it arrived; ``reason`` is "" for OK."""
+        self._in_flight.dec()
+        self._requests.labels(code, reason).inc()
+        self._duration.observe(seconds)
+
+    def generated(self, generation: Generation, arrived_at: float) -> None:
+        """Observes the token times of a request that produced something."""
+        first, last = generation.first_token_at, generation.last_token_at
+        if first is None or last is None:
+            return
+        self._first_token.observe(first - arrived_at)
+        num_later = generation.num_tokens - 1
+        if len(generation.choices) == 1 and num_later > 0:
+            self._per_token.observe((last - first) / num_later)

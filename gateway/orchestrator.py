@@ -1,0 +1,145 @@
+"""Brings a request from its arrival to its workers."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from baton.v1 import generation_pb2
+from chassis.errors import Unavailable
+from chassis.telemetry import Span, start_span
+from gateway.admission import Admission
+from gateway.choice import Choice
+from gateway.choice_text import ChoiceText
+from gateway.generation import Generation, GenerationLimits, GenerationTask
+from gateway.model_limits import ModelLimits
+from gateway.request_clock import RequestClock
+from gateway.router import Demand, Router
+from gateway.tokenizer import Tokenizer
+from gateway.validation import ValidatedRequest, check_request, finish_request
+
+# Shorter prompts are tokenized in less time than the way to a thread and back takes.
+_MAX_CHARS_ON_LOOP = 2048
+
+
+class Orchestrator:
+    """Checks, tokenizes and admits requests, then runs their generations. Event loop only."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        router: Router,
+        admission: Admission,
+        limits: GenerationLimits,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._router = router
+        self._admission = admission
+        self._limits = limits
+        # Prefill legs end by themselves when the KV is released, a moment after the answer.
+        self._legs: set[asyncio.Task[None]] = set()
+        self._num_open = 0
+        self._is_draining = False
+        self._emptied = asyncio.Event()
+
+    @property
+    def model_limits(self) -> ModelLimits:
+        """What a request may ask of the model and of the workers that are ready now."""
+        return ModelLimits.of(self._tokenizer, self._router.max_context_tokens())
+
+    @asynccontextmanager
+    async def generate(
+        self, request: generation_pb2.GenerateRequest, clock: RequestClock, span: Span
+    ) -> AsyncIterator[Generation]:
+        """A generation that runs while entered, and is cancelled on leaving.
+
+        Must be entered by the task that reads it. Raises InvalidArgument, Unavailable (no pair of
+        workers, draining) or ResourceExhausted (the queue); its readers' errors pass through.
+        """
+        with self._open():
+            validated = await self._validate(request, clock)
+            self._router.choose(_demand(validated))
+            with start_span("admission.wait", parent=span):
+                await self._admission.enter()
+            clock.admitted_at = time.monotonic()
+            try:
+                async with self._running(validated, clock, span) as generation:
+                    yield generation
+            finally:
+                self._admission.leave()
+
+    async def drain(self) -> None:
+        """Refuses new requests and returns when none is left."""
+        self._is_draining = True
+        while self._num_open:
+            self._emptied.clear()
+            await self._emptied.wait()
+        await asyncio.gather(*self._legs, return_exceptions=True)
+
+    async def _validate(
+        self, request: generation_pb2.GenerateRequest, clock: RequestClock
+    ) -> ValidatedRequest:
+        limits = self.model_limits
+        check_request(request, limits)
+        began = time.monotonic()
+        with start_span("tokenize") as span:
+            if num_chars(request.prompt) > _MAX_CHARS_ON_LOOP:
+                validated = await asyncio.to_thread(
+                    finish_request, request, self._tokenizer, limits
+                )
+            else:
+                validated = finish_request(request, self._tokenizer, limits)
+            span.set({"gen_ai.usage.input_tokens": len(validated.prompt_token_ids)})
+        clock.tokenize_seconds = time.monotonic() - began
+        return validated
+
+    @asynccontextmanager
+    async def _running(
+        self, validated: ValidatedRequest, clock: RequestClock, span: Span
+    ) -> AsyncIterator[Generation]:
+        task = GenerationTask(validated.prompt_token_ids, validated.sampling, clock.deadline, span)
+        choices = [self._choice(i, validated.sampling) for i in range(validated.sampling.n)]
+        generation = Generation(task, choices, self._router, self._limits, self._keep)
+        try:
+            generation.start()
+            yield generation
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if generation.failure is None or not generation.was_interrupted or current is None:
+                raise
+            # We cancelled ourselves out of a write to a client that does not read.
+            current.uncancel()
+            raise generation.failure from None
+        finally:
+            generation.close()
+
+    def _choice(self, index: int, sampling: generation_pb2.SamplingParams) -> Choice:
+        text = ChoiceText(self._tokenizer, sampling.stop, sampling.min_tokens)
+        return Choice(index, text, self._tokenizer.token_text)
+
+    def _keep(self, leg: asyncio.Task[None]) -> None:
+        self._legs.add(leg)
+        leg.add_done_callback(self._legs.discard)
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        if self._is_draining:
+            raise Unavailable("this gateway is shutting down", reason="DRAINING")
+        self._num_open += 1
+        try:
+            yield
+        finally:
+            self._num_open -= 1
+            if not self._num_open:
+                self._emptied.set()
+
+
+def num_chars(prompt: generation_pb2.Prompt) -> int:
+    """Characters that tokenizing a prompt has to read."""
+    return len(prompt.text) + sum(len(message.content) for message in prompt.chat.messages)
+
+
+def _demand(validated: ValidatedRequest) -> Demand:
+    num_tokens = len(validated.prompt_token_ids)
+    max_tokens = validated.sampling.max_tokens
+    return Demand(num_tokens, num_tokens + max_tokens, hand_off=max_tokens > 1)

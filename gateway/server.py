@@ -1,0 +1,76 @@
+"""Puts a gateway process together and serves it."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+from baton.v1 import gateway_pb2_grpc
+from chassis import telemetry
+from chassis.lifecycle import Shutdown, serve_until_shutdown
+from chassis.metrics import Metrics
+from chassis.model_store import LocalModel, resolve
+from chassis.server import create_server
+from gateway.admission import Admission, AdmissionLimits
+from gateway.config import GatewaySettings
+from gateway.generation import GenerationLimits
+from gateway.metrics import GatewayMetrics
+from gateway.orchestrator import Orchestrator
+from gateway.resolver import Resolver
+from gateway.router import Router
+from gateway.servicer import GenerationServicer
+from gateway.tokenizer import load_tokenizer
+from gateway.worker_pool import WorkerPool
+
+SERVICES = ("baton.v1.GenerationService",)
+
+
+async def serve(
+    settings: GatewaySettings, shutdown: Shutdown, *, shares_port: bool = False
+) -> None:
+    """Runs one gateway process until ``shutdown``.
+
+    It is ready once a compatible pair of workers is; what arrives earlier is answered UNAVAILABLE
+    with the reason. ``shares_port``: other processes listen on the same port, and the metrics
+    page is the parent's.
+    """
+    model = resolve(settings.model)
+    async with AsyncExitStack() as stack:
+        telemetry.setup("gateway")
+        stack.callback(telemetry.shutdown)
+        registry = Metrics()
+        pool = WorkerPool(
+            model.name,
+            Resolver(settings.prefill_addresses),
+            Resolver(settings.decode_addresses),
+            settings.dns_refresh,
+        )
+        await stack.enter_async_context(pool.running())
+        router = Router(pool)
+        orchestrator, servicer = await _service(settings, model, router, registry)
+        server = create_server(settings.server, SERVICES, reuse_port=shares_port)
+        gateway_pb2_grpc.add_GenerationServiceServicer_to_server(servicer, server.grpc)
+        if not shares_port:
+            stack.enter_context(registry.serve(settings.server.host, settings.server.page_port))
+
+        async def pair_is_ready() -> None:
+            await pool.wait_until(router.has_pair)
+
+        await serve_until_shutdown(
+            server, shutdown, warm_up=pair_is_ready, drain=orchestrator.drain
+        )
+
+
+async def _service(
+    settings: GatewaySettings, model: LocalModel, router: Router, registry: Metrics
+) -> tuple[Orchestrator, GenerationServicer]:
+    tokenizer = await asyncio.to_thread(load_tokenizer, model.path)
+    metrics = GatewayMetrics(registry, model.name)
+    admission = Admission(
+        AdmissionLimits(settings.max_in_flight, settings.max_queue, settings.max_queue_seconds),
+        metrics.set_waiting,
+    )
+    limits = GenerationLimits(settings.max_attempts, settings.max_unread_tokens)
+    orchestrator = Orchestrator(tokenizer, router, admission, limits)
+    servicer = GenerationServicer(
+        model.name, tokenizer, router, orchestrator, metrics, settings.max_request_seconds
+    )
+    return orchestrator, servicer
