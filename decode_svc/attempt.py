@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from decode_svc.pace import Pace
 from engine.batch import Sample, SchedulerOutput
 from engine.request import Request, RequestStatus
 from engine.sampling_params import SamplingParams
@@ -12,6 +13,7 @@ from engine.sampling_params import SamplingParams
 class Attempt:
     """One Submit. The fields up to ``block_hashes`` never change; the rest is the engine thread's.
 
+    ``session`` and ``handle`` say where its tokens go.
     ``prompt_blocks`` hold the prompt in order, the first ``num_cached_blocks`` of them pinned from
     the prefix cache. ``spare_blocks`` will become private copies of the partial last block.
     ``requests`` are the choices that go on here, from ``join`` on. ``released`` means that the
@@ -20,6 +22,8 @@ class Attempt:
     """
 
     attempt_id: bytes
+    session: int
+    handle: int
     token_ids: Sequence[int]
     num_prompt_tokens: int
     params: SamplingParams
@@ -31,6 +35,7 @@ class Attempt:
     spare_blocks: list[int] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     released: bool = False
+    pace: Pace = field(default_factory=Pace)
 
     @property
     def num_tokens(self) -> int:
@@ -40,14 +45,14 @@ class Attempt:
     def is_finished(self) -> bool:
         return all(request.status.is_finished for request in self.requests)
 
-
-@dataclass(frozen=True, slots=True)
-class FirstToken:
-    """The first token of a choice, sampled by the prefill worker."""
-
-    choice: int
-    token_id: int
-    finished: bool
+    @property
+    def unfinished_choices(self) -> tuple[int, ...]:
+        """Choices whose end has not left, of those that went on here."""
+        return tuple(
+            request.choices[0]
+            for request in self.requests
+            if not (self.released and request.status.is_finished)
+        )
 
 
 @dataclass(frozen=True, slots=True)

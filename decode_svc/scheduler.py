@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
-from decode_svc.attempt import Attempt, DecodePlan, FirstToken, Grant, Row
+from decode_svc.attempt import Attempt, DecodePlan, Grant, Row
 from engine.batch import ModelRunnerOutput, Sample, ScheduledRequest, SchedulerOutput
 from engine.block_hash import hash_blocks
 from engine.block_manager import BlockManager
 from engine.errors import OutOfBlocks
 from engine.request import Request, RequestStatus
+from kvtransfer.handoff import FirstSample
 
 
 class DecodeScheduler:
@@ -55,7 +56,7 @@ class DecodeScheduler:
         self._waiting[attempt.attempt_id] = attempt
 
     def join(
-        self, attempt_id: bytes, first_tokens: Sequence[FirstToken]
+        self, attempt_id: bytes, first_samples: Sequence[FirstSample]
     ) -> tuple[tuple[int, int], ...]:
         """The whole prompt has arrived: its unfinished choices run from the next step on.
 
@@ -65,7 +66,7 @@ class DecodeScheduler:
         self._running[attempt_id] = attempt
         self._blocks.activate(attempt.prompt_blocks[attempt.num_cached_blocks :])
         self._blocks.activate(attempt.spare_blocks)
-        going_on = [first for first in first_tokens if not first.finished]
+        going_on = [first for first in first_samples if not first.finished]
         copies = []
         for first in going_on[1:]:
             table, copy = self._fork(attempt)
@@ -233,7 +234,7 @@ class DecodeScheduler:
             request.block_table = []
 
 
-def _choice(attempt: Attempt, first: FirstToken, block_table: list[int]) -> Request:
+def _choice(attempt: Attempt, first: FirstSample, block_table: list[int]) -> Request:
     """A choice that has its first token and the KV of everything before it."""
     return Request(
         request_id=f"{attempt.attempt_id.hex()}/{first.choice}",

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from engine.batch import Sample, SchedulerOutput
 from engine.request import Request
+from kvtransfer.handoff import Chunk
 
 
 @dataclass(slots=True, eq=False)
@@ -26,15 +27,6 @@ class Prompt:
 
     def __post_init__(self) -> None:
         self.started = not self.hand_off
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Finished blocks in prompt order; ``num_tokens`` is whole blocks except in a last chunk."""
-
-    first_token: int
-    num_tokens: int
-    block_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from engine.batch import ModelRunnerOutput, Sample, ScheduledRequest, SchedulerO
 from engine.block_manager import BlockManager
 from engine.errors import OutOfBlocks
 from engine.request import RequestStatus
-from prefill_svc.prompt import Admission, Chunk, PrefillPlan, Progress, Prompt
+from kvtransfer.handoff import Chunk
+from prefill_svc.prompt import Admission, PrefillPlan, Progress, Prompt
 
 
 class PrefillScheduler:
@@ -108,10 +109,12 @@ class PrefillScheduler:
             for part, samples in zip(output.scheduled, runner_output.samples, strict=True)
         )
 
-    def stop(self, attempt_id: bytes) -> None:
-        """Computes this prompt no further; its blocks stay until ``remove``."""
-        if (prompt := self._computing.pop(attempt_id, None)) is not None:
-            self._stopped[attempt_id] = prompt
+    def stop(self, output: SchedulerOutput) -> tuple[Prompt, ...]:
+        """Computes the prompts of a failed step no further; their blocks stay until ``remove``."""
+        ids = [bytes.fromhex(part.request.request_id) for part in output.scheduled]
+        for attempt_id in ids:
+            self._stopped[attempt_id] = self._computing.pop(attempt_id)
+        return tuple(self._stopped[attempt_id] for attempt_id in ids)
 
     def remove(self, attempt_id: bytes) -> None:
         """Forgets a prompt in any stage and frees its blocks. Its lease must have ended."""

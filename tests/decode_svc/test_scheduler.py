@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from decode_svc.attempt import Attempt, DecodePlan, FirstToken, Row
+from decode_svc.attempt import Attempt, DecodePlan, Row
 from decode_svc.scheduler import DecodeScheduler
 from engine.batch import ModelRunnerOutput, Sample
 from engine.block_hash import hash_blocks
 from engine.block_manager import BlockManager
 from engine.request import RequestStatus
 from engine.sampling_params import SamplingParams
+from kvtransfer.handoff import FirstSample
 
 BLOCK_SIZE = 4
 EOS = 1
@@ -33,6 +34,8 @@ class House:
     ) -> Attempt:
         attempt = Attempt(
             attempt_id=name.encode() * 16,
+            session=1,
+            handle=ord(name),
             token_ids=list(token_ids),
             num_prompt_tokens=len(token_ids),
             params=SamplingParams(max_tokens=max_tokens),
@@ -52,7 +55,7 @@ class House:
         return attempt
 
     def join(self, attempt: Attempt, token_id: int = 50) -> tuple[tuple[int, int], ...]:
-        first = [FirstToken(choice, token_id, False) for choice in attempt.choices]
+        first = [FirstSample(choice, token_id, False) for choice in attempt.choices]
         return self.scheduler.join(attempt.attempt_id, first)
 
     def step(self, token_id: int = 60) -> tuple[Row, ...]:
@@ -202,7 +205,7 @@ def test_a_choice_that_ended_on_prefill_gives_its_spare_block_back() -> None:
     house = House()
     attempt = house.add("a", range(6), choices=3)
     house.scheduler.schedule()
-    first = [FirstToken(0, EOS, True), FirstToken(1, 50, False), FirstToken(2, EOS, True)]
+    first = [FirstSample(0, EOS, True), FirstSample(1, 50, False), FirstSample(2, EOS, True)]
     house.scheduler.join(attempt.attempt_id, first)
     assert [row.choice for row in house.step()] == [1]
     assert house.blocks.counts().used == 2
@@ -212,7 +215,7 @@ def test_an_attempt_that_ended_on_prefill_is_forgotten_when_released() -> None:
     house = House()
     attempt = house.add("a", range(6))
     house.scheduler.schedule()
-    house.scheduler.join(attempt.attempt_id, [FirstToken(0, EOS, True)])
+    house.scheduler.join(attempt.attempt_id, [FirstSample(0, EOS, True)])
     assert house.step() == ()
     house.scheduler.release(attempt.attempt_id)
     assert house.scheduler.num_running == 0

@@ -9,7 +9,8 @@ from engine.block_hash import hash_blocks
 from engine.block_manager import BlockManager
 from engine.request import Request
 from engine.sampling_params import SamplingParams
-from prefill_svc.prompt import Chunk, PrefillPlan, Progress, Prompt
+from kvtransfer.handoff import Chunk
+from prefill_svc.prompt import PrefillPlan, Progress, Prompt
 from prefill_svc.scheduler import PrefillScheduler
 
 BLOCK_SIZE = 4
@@ -191,7 +192,7 @@ def test_a_stopped_prompt_keeps_its_blocks_until_its_lease_ended() -> None:
     house = House(budget=4)
     prompt = house.add("a", range(10))
     house.step()
-    house.scheduler.stop(prompt.attempt_id)
+    assert house.scheduler.stop(house.scheduler.schedule().output) == (prompt,)
     assert house.scheduler.schedule().output.scheduled == ()
     assert house.blocks.counts().leased == 1
     house.scheduler.remove(prompt.attempt_id)

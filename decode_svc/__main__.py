@@ -1,0 +1,23 @@
+"""``python -m decode_svc``: one decode worker."""
+
+import sys
+from functools import partial
+
+from chassis.lifecycle import run
+from chassis.logs import setup_logging
+from chassis.settings import load_settings
+from decode_svc.config import DecodeSettings
+
+
+def main() -> int:
+    """Runs until SIGTERM; returns the exit code."""
+    settings = load_settings(DecodeSettings, "decode")
+    setup_logging("decode", level=settings.server.log_level, form=settings.server.log_format)
+    # Late: --help and wrong settings answer without loading torch.
+    from decode_svc.server import serve
+
+    return run(partial(serve, settings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""A Submit as the event loop sees it."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from chassis.errors import ServiceError
+from chassis.telemetry import Span, TraceContext, start_span
+from decode_svc.attempt import Attempt, Grant
+from decode_svc.outbox import Outbox
+from kvtransfer.chunk_reader import ChunkRecord
+from kvtransfer.pull import Pull
+
+
+class DecodeJob:
+    """One attempt from Submit to its last word, with its spans. Event loop only.
+
+    Spans: ``decode.queue`` until room is reserved, ``kv.pull`` until the hand-off is over,
+    ``decode.generate`` from the first step on.
+    """
+
+    def __init__(
+        self, attempt: Attempt, outbox: Outbox, pull: Pull, parent: TraceContext | None
+    ) -> None:
+        self.attempt = attempt
+        self.outbox = outbox
+        self.pull = pull
+        self.room: asyncio.Future[Grant] = asyncio.get_running_loop().create_future()
+        self.hand_off: asyncio.Task[None] | None = None
+        self.deadline: asyncio.TimerHandle | None = None
+        self.ended = False
+        self.transfer_seconds: float | None = None
+        self.preemptions = 0
+        self._parent = parent
+        self._pull_began = 0.0
+        self._queue_span = start_span("decode.queue", parent=parent)
+        self._pull_span: Span | None = None
+        self._generate_span: Span | None = None
+
+    @property
+    def has_room(self) -> bool:
+        return self.room.done()
+
+    def grant(self, grant: Grant) -> None:
+        """Room is reserved."""
+        if not self.room.done():
+            self.room.set_result(grant)
+        self._queue_span.end()
+        self._pull_began = time.monotonic()
+        self._pull_span = start_span(
+            "kv.pull",
+            parent=self._parent,
+            attributes={"baton.cached_tokens": grant.cached_tokens},
+        )
+
+    def begin(self) -> None:
+        """Every byte is here; the first step follows."""
+        self._generate_span = start_span("decode.generate", parent=self._parent)
+
+    def released(self, records: Sequence[ChunkRecord]) -> None:
+        """The hand-off is over, and went well."""
+        if records:
+            self.transfer_seconds = time.monotonic() - self._pull_began
+        if self._pull_span is not None:
+            for record in records:
+                self._pull_span.event("chunk", _facts(record), record.end_ns)
+            self._pull_span.set(
+                {
+                    "baton.blocks": sum(record.num_blocks for record in records),
+                    "baton.bytes": sum(record.num_bytes for record in records),
+                }
+            )
+            self._pull_span.end()
+
+    def end(self, error: ServiceError | None) -> None:
+        """Nothing more happens here; ends what is open."""
+        self.ended = True
+        for waiting in (self.room, self.hand_off, self.deadline):
+            if waiting is not None:
+                waiting.cancel()
+        pace = self.attempt.pace
+        if self._generate_span is not None:
+            itl = {f"baton.itl.{name}": gap for name, gap in pace.percentiles().items()}
+            self._generate_span.set(
+                {"baton.steps": pace.num_steps, "baton.preemptions": self.preemptions, **itl}
+            )
+        for span in (self._queue_span, self._pull_span, self._generate_span):
+            if span is not None:
+                if error is not None:
+                    span.fail(error.message, error.reason)
+                span.end()
+
+
+def _facts(record: ChunkRecord) -> dict[str, int | float | str]:
+    return {
+        "baton.blocks": record.num_blocks,
+        "baton.bytes": record.num_bytes,
+        "baton.transport": record.transport,
+        "baton.rate": record.num_bytes / record.seconds if record.seconds else 0.0,
+    }

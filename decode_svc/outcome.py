@@ -1,0 +1,42 @@
+"""How an attempt can end, as the last message about it."""
+
+from google.protobuf.duration_pb2 import Duration
+
+from baton.v1 import decode_pb2
+from chassis.errors import ServiceError
+from decode_svc.job import DecodeJob
+from kvtransfer.failure import failure_to_pb
+
+
+def completed(job: DecodeJob) -> decode_pb2.Finished:
+    """Every choice ended."""
+    return _finished(job, decode_pb2.OUTCOME_COMPLETED)
+
+
+def cancelled(job: DecodeJob) -> decode_pb2.Finished:
+    """The gateway, its session or the deadline ended it."""
+    return _finished(job, decode_pb2.OUTCOME_CANCELLED)
+
+
+def preempted(job: DecodeJob) -> decode_pb2.Finished:
+    """Its blocks went to older attempts; choices whose end was not sent go on elsewhere."""
+    finished = _finished(job, decode_pb2.OUTCOME_PREEMPTED)
+    finished.preemptions = 1
+    finished.unfinished_choices.extend(job.attempt.unfinished_choices)
+    return finished
+
+
+def failed(job: DecodeJob, error: ServiceError) -> decode_pb2.Finished:
+    """It cannot go on here."""
+    finished = _finished(job, decode_pb2.OUTCOME_FAILED)
+    finished.failure.CopyFrom(failure_to_pb(error))
+    return finished
+
+
+def _finished(job: DecodeJob, outcome: "decode_pb2.Outcome.ValueType") -> decode_pb2.Finished:
+    finished = decode_pb2.Finished(handle=job.attempt.handle, outcome=outcome)
+    if job.transfer_seconds is not None:
+        transfer = Duration()
+        transfer.FromNanoseconds(round(job.transfer_seconds * 1e9))
+        finished.kv_transfer.CopyFrom(transfer)
+    return finished

@@ -1,0 +1,55 @@
+"""Puts a decode worker together and serves it."""
+
+import asyncio
+from contextlib import aclosing
+
+from baton.v1 import decode_pb2_grpc, worker_pb2
+from chassis.lifecycle import Shutdown, serve_until_shutdown
+from chassis.server import Server, create_server
+from decode_svc.config import DecodeSettings
+from decode_svc.servicer import DecodeServicer
+from decode_svc.worker import DecodeWorker
+from kvtransfer.errors import TRANSFER_ERRORS
+from worker.parts import open_parts
+from worker.servicer import add_worker_servicer
+
+SERVICES = ("baton.v1.DecodeService", "baton.v1.WorkerService")
+UNTRACED = ("/baton.v1.WorkerService/",)
+
+FENCE_CHECK_SECONDS = 1.0
+
+
+async def serve(settings: DecodeSettings, shutdown: Shutdown) -> None:
+    """Runs the service until ``shutdown``. Raises CannotStart."""
+    async with (
+        open_parts(
+            "decode",
+            settings.server,
+            settings.engine,
+            max_num_seqs=settings.max_decode_batch,
+            shutdown=shutdown,
+        ) as parts,
+        aclosing(DecodeWorker(settings, parts)) as worker,
+    ):
+        server = create_server(settings.server, SERVICES, errors=TRANSFER_ERRORS, untraced=UNTRACED)
+        servicer = DecodeServicer(worker, parts.identity.boot_id, settings.session_stall)
+        decode_pb2_grpc.add_DecodeServiceServicer_to_server(servicer, server.grpc)
+        add_worker_servicer(server, worker_pb2.WORKER_ROLE_DECODE, parts, worker.board)
+        watch = asyncio.create_task(_watch_fences(server, worker, shutdown, settings.read_timeout))
+        try:
+            await serve_until_shutdown(server, shutdown, warm_up=worker.start, drain=worker.drain)
+        finally:
+            watch.cancel()
+
+
+async def _watch_fences(
+    server: Server, worker: DecodeWorker, shutdown: Shutdown, limit: float
+) -> None:
+    """Takes the service out of rotation while blocks stay fenced by a read that never ends."""
+    stuck = False
+    while not shutdown.requested.is_set():
+        await asyncio.sleep(FENCE_CHECK_SECONDS)
+        was_stuck, stuck = stuck, worker.oldest_fence > limit
+        if stuck != was_stuck and not shutdown.requested.is_set():
+            worker.set_accepting(not stuck)
+            server.set_ready(not stuck)

@@ -1,0 +1,159 @@
+"""The decode engine's step: schedule, run, update, and tell the event loop."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from baton.v1 import decode_pb2
+from decode_svc.attempt import Attempt, DecodePlan, Grant, Row
+from decode_svc.outputs import pack
+from decode_svc.scheduler import DecodeScheduler
+from engine.block_manager import BlockManager
+from engine.model_runner import ModelRunner
+from kvtransfer.handoff import FirstSample
+from worker.load import Load
+from worker.metrics import EngineMetrics
+from worker.smoothed import Smoothed
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeEvents:
+    """What the event loop must hear of. ``outputs`` are by session.
+
+    An attempt in ``finished`` has had its last row in ``outputs``, now or before.
+    """
+
+    load: Load
+    grants: tuple[Grant, ...] = ()
+    preempted: tuple[Attempt, ...] = ()
+    outputs: Mapping[int, decode_pb2.StepOutputs] = field(default_factory=dict)
+    finished: tuple[Attempt, ...] = ()
+    failed: tuple[Attempt, ...] = ()
+
+
+class DecodeStepper:
+    """Runs on the engine thread; the methods before ``step`` are for callables posted to it.
+
+    Rows of an attempt that is not released are held back (protocol 3.6). ``deliver`` must be
+    cheap and thread-safe: it is called at most twice a step.
+    """
+
+    def __init__(
+        self,
+        scheduler: DecodeScheduler,
+        blocks: BlockManager,
+        runner: ModelRunner,
+        metrics: EngineMetrics,
+        count_tokens: Callable[[float], None],
+        deliver: Callable[[DecodeEvents], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._blocks = blocks
+        self._runner = runner
+        self._metrics = metrics
+        self._count_tokens = count_tokens
+        self._deliver = deliver
+        self._rate = Smoothed()
+        self._steps = 0
+        self._held: dict[bytes, list[Row]] = {}
+        # Rows and attempts that a release set free since the last step.
+        self._rows: list[Row] = []
+        self._finished: list[Attempt] = []
+        self._last_load: Load | None = None
+
+    def add(self, attempt: Attempt) -> None:
+        """Its prompt is computing: it waits for room from now on."""
+        self._scheduler.add(attempt)
+
+    def join(self, attempt: Attempt, first_samples: Sequence[FirstSample]) -> None:
+        """Its prompt has arrived: it runs in the very next step."""
+        self._held[attempt.attempt_id] = []
+        for source, destination in self._scheduler.join(attempt.attempt_id, first_samples):
+            self._runner.kv_cache.copy_block(source, destination)
+
+    def release(self, attempt: Attempt) -> None:
+        """What it computed may leave; a no-op for one that is over."""
+        rows = self._held.pop(attempt.attempt_id, None)
+        if rows is None:
+            return
+        self._scheduler.release(attempt.attempt_id)
+        self._rows += rows
+        if attempt.is_finished:
+            self._finished.append(attempt)
+
+    def remove(self, attempt: Attempt, still_written: Sequence[int]) -> None:
+        """Forgets it in any state; fences the blocks that a read may still write to."""
+        self._held.pop(attempt.attempt_id, None)
+        self._scheduler.remove(attempt.attempt_id, still_written)
+
+    def lift_fence(self, block_ids: Sequence[int]) -> None:
+        """Nothing writes to these blocks any more."""
+        self._scheduler.lift_fence(block_ids)
+
+    def step(self) -> bool:
+        """Computes one step; False where there was nothing to compute."""
+        plan = self._scheduler.schedule()
+        for attempt in plan.preempted:
+            self._held.pop(attempt.attempt_id, None)
+        # What was set free since the last step leaves before the next computation.
+        rows, self._rows = self._rows, []
+        finished, self._finished = self._finished, []
+        if plan.grants or plan.preempted or rows or finished:
+            self._tell(
+                DecodeEvents(self.load(), plan.grants, plan.preempted, pack(rows), tuple(finished))
+            )
+        if not plan.output.scheduled:
+            self._tell_if_changed()
+            return False
+        self._compute(plan)
+        return True
+
+    def load(self) -> Load:
+        return Load(
+            blocks=self._blocks.counts(),
+            waiting=self._scheduler.num_waiting,
+            handing_off=self._scheduler.num_pulling,
+            running=self._scheduler.num_running,
+            steps=self._steps,
+            rate=self._rate.value,
+        )
+
+    def _compute(self, plan: DecodePlan) -> None:
+        started = time.monotonic()
+        try:
+            result = self._runner.run(plan.output)
+        except Exception:
+            # Whatever it was, only the requests of this step are lost.
+            log.exception("step %d failed", self._steps + 1)
+            failed = tuple(dict.fromkeys(plan.attempts))
+            for attempt in failed:
+                self.remove(attempt, ())
+            self._tell(DecodeEvents(self.load(), failed=failed))
+            return
+        self._steps += 1
+        rows = self._scheduler.update(plan, result)
+        now = time.monotonic()
+        self._metrics.observe_step(now - started)
+        self._rate.add(now - started)
+        self._count_tokens(len(rows))
+        attempts = dict.fromkeys(plan.attempts)
+        for attempt in attempts:
+            attempt.pace.observe(now)
+        leaving = [row for row in rows if row.attempt.released]
+        for row in rows:
+            if not row.attempt.released:
+                self._held[row.attempt.attempt_id].append(row)
+        finished = tuple(each for each in attempts if each.released and each.is_finished)
+        self._tell(DecodeEvents(self.load(), outputs=pack(leaving), finished=finished))
+
+    def _tell(self, events: DecodeEvents) -> None:
+        self._last_load = events.load
+        self._deliver(events)
+
+    def _tell_if_changed(self) -> None:
+        load = self.load()
+        if self._last_load is None or replace(load, rate=0.0) != replace(self._last_load, rate=0.0):
+            self._tell(DecodeEvents(load))

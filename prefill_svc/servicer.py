@@ -1,0 +1,71 @@
+"""Serves PrefillService: decodes, calls the worker, encodes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc.aio
+from google.protobuf.duration_pb2 import Duration
+
+from baton.v1 import prefill_pb2, prefill_pb2_grpc
+from chassis.errors import Cancelled, DeadlineExceeded, FailedPrecondition
+from chassis.telemetry import current_span
+from prefill_svc.job import Computed, FirstToken
+from prefill_svc.worker import PrefillWorker
+from worker.leg import Leg
+from worker.parts import Parts
+from worker.results import finish_to_pb, logprobs_to_pb
+
+
+class PrefillServicer(prefill_pb2_grpc.PrefillServiceServicer):
+    """One call is one attempt; it stays open until the attempt's blocks are released."""
+
+    def __init__(self, worker: PrefillWorker, parts: Parts, max_request_seconds: float) -> None:
+        self._worker = worker
+        self._boot_id = parts.identity.boot_id
+        self._limits = parts.model.limits
+        self._max_request_seconds = max_request_seconds
+
+    async def Prefill(
+        self,
+        request: prefill_pb2.PrefillRequest,
+        context: grpc.aio.ServicerContext[prefill_pb2.PrefillRequest, prefill_pb2.PrefillResponse],
+    ) -> AsyncIterator[prefill_pb2.PrefillResponse]:
+        if request.boot_id != self._boot_id:
+            raise FailedPrecondition("meant for an earlier process", reason="BOOT_ID_STALE")
+        leg = Leg.from_pb(request, self._limits)
+        job = self._worker.submit(leg, hand_off=request.hand_off, parent=current_span())
+        # gRPC itself ends the call at the caller's deadline, where there is one.
+        late = DeadlineExceeded("the longest time of a request is over", reason="REQUEST_TOO_LONG")
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._max_request_seconds, self._worker.end, job, late)
+        try:
+            yield _to_pb(await asyncio.shield(job.computed))
+            await asyncio.shield(job.ended)
+        finally:
+            timer.cancel()
+            self._worker.end(job, Cancelled("the call has ended", reason="PREFILL_ENDED"))
+
+
+def _to_pb(computed: Computed) -> prefill_pb2.PrefillResponse:
+    return prefill_pb2.PrefillResponse(
+        first_tokens=[_first_token_to_pb(first) for first in computed.first_tokens],
+        cached_tokens=computed.cached_tokens,
+        queue=_duration(computed.queue_seconds),
+        compute=_duration(computed.compute_seconds),
+    )
+
+
+def _first_token_to_pb(first: FirstToken) -> prefill_pb2.FirstToken:
+    sample = first.sample
+    return prefill_pb2.FirstToken(
+        choice=sample.choice,
+        token_id=sample.token_id,
+        logprobs=None if sample.logprobs is None else logprobs_to_pb(sample.logprobs),
+        finish=None if first.status is None else finish_to_pb(first.status, sample.token_id),
+    )
+
+
+def _duration(seconds: float) -> Duration:
+    duration = Duration()
+    duration.FromNanoseconds(round(seconds * 1e9))
+    return duration

@@ -1,0 +1,56 @@
+"""What both kinds of worker are made of, opened in order and closed in reverse."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from chassis import telemetry
+from chassis.lifecycle import Shutdown
+from chassis.metrics import Metrics
+from chassis.server import ServerSettings
+from kvtransfer.transfer_thread import TransferThread
+from worker.identity import Identity
+from worker.loaded import LoadedModel, load_model
+from worker.settings import EngineSettings
+from worker.transfers import open_transfers
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """``on_failure`` ends the process; any thread may call it."""
+
+    identity: Identity
+    model: LoadedModel
+    transfers: TransferThread
+    metrics: Metrics
+    on_failure: Callable[[BaseException], None]
+
+
+@asynccontextmanager
+async def open_parts(
+    service: str,
+    server: ServerSettings,
+    engine: EngineSettings,
+    *,
+    max_num_seqs: int,
+    shutdown: Shutdown,
+) -> AsyncIterator[Parts]:
+    """Loads the model, opens tracing, transfers and the metrics page. Raises CannotStart."""
+    loop = asyncio.get_running_loop()
+
+    def on_failure(error: BaseException) -> None:
+        loop.call_soon_threadsafe(shutdown.fail, error)
+
+    identity = Identity.draw()
+    model = await asyncio.to_thread(load_model, engine, max_num_seqs=max_num_seqs)
+    telemetry.setup(service, identity.boot_id.hex())
+    try:
+        metrics = Metrics()
+        with (
+            open_transfers(model, identity.boot_id, on_failure) as transfers,
+            metrics.serve(server.host, server.page_port),
+        ):
+            yield Parts(identity, model, transfers, metrics, on_failure)
+    finally:
+        telemetry.shutdown()

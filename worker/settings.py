@@ -1,0 +1,57 @@
+"""Settings that prefill and decode workers share."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from chassis.settings import setting
+
+Dtype = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What a worker computes with; meant to be nested with ``group``."""
+
+    model: str = setting(
+        "smollm2-135m",
+        help="name in the model store, path of a GGUF file, or of a Hugging Face folder",
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = setting(
+        "auto", help="type of activations and KV; auto is bfloat16 where the CPU multiplies it"
+    )
+    quantization: Literal["none", "q4"] = setting("none", help="q4 keeps 4-bit weights 4-bit")
+    kv_memory_bytes: int = setting(1 << 30, help="bytes of the KV pool", minimum=1)
+    block_size: int = setting(16, help="tokens a KV block", minimum=1, maximum=1024)
+    max_num_batched_tokens: int = setting(256, help="tokens that one step computes", minimum=1)
+    threads: int = setting(
+        0, help="CPU threads of the engine; 0: cores / workers_on_host", minimum=0
+    )
+    workers_on_host: int = setting(2, help="workers that share this host's cores", minimum=1)
+    max_queue: int = setting(256, help="requests that may wait to be admitted", minimum=1)
+    max_request_seconds: float = setting(
+        600.0, help="seconds of a request that has no deadline", minimum=0.001
+    )
+
+    @property
+    def num_threads(self) -> int:
+        """CPU threads of the engine, at least 1."""
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers_on_host)
+
+    @property
+    def resolved_dtype(self) -> Dtype:
+        """``dtype``, with auto decided for this machine."""
+        if self.dtype != "auto":
+            return self.dtype
+        return "bfloat16" if multiplies_bfloat16(Path("/proc/cpuinfo")) else "float32"
+
+
+def multiplies_bfloat16(cpuinfo: Path) -> bool:
+    """Whether the CPU has instructions that multiply bfloat16, by the kernel's own list."""
+    try:
+        lines = cpuinfo.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return False
+    flags = next((line.split() for line in lines if line.startswith(("flags", "Features"))), [])
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags)
