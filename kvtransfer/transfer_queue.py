@@ -39,12 +39,12 @@ class TransferQueue:
         self._reads: set[BlockRead] = set()
         self._turns: deque[BlockRead] = deque()
         self._pieces: dict[int, tuple[BlockRead, Piece]] = {}
-        self._blocks_in_flight = 0
+        self.num_blocks_in_flight = 0
 
     @property
     def has_work(self) -> bool:
         """Whether polling can change anything here."""
-        connecting = any(not peer.connected.done() for peer in self._peers.values())
+        connecting = any(not peer.connected.done() for peer in tuple(self._peers.values()))
         return bool(self._pieces or self._turns or connecting)
 
     def oldest_failure(self) -> float | None:
@@ -119,14 +119,14 @@ class TransferQueue:
         self._peers.clear()
 
     def _post_one(self) -> bool:
-        while self._turns and self._blocks_in_flight < self._max_blocks_in_flight:
+        while self._turns and self.num_blocks_in_flight < self._max_blocks_in_flight:
             read = self._turns.popleft()
             if not read.has_unposted:
                 continue
             piece = read.next_piece()
             ticket = self._transport.post(read.peer, piece)
             self._pieces[ticket] = (read, piece)
-            self._blocks_in_flight += _num_blocks(piece)
+            self.num_blocks_in_flight += _num_blocks(piece)
             if read.has_unposted:
                 self._turns.append(read)
             return True
@@ -142,7 +142,7 @@ class TransferQueue:
                 return
 
     def _on_piece_ended(self, report: Ended, read: BlockRead, piece: Piece) -> None:
-        self._blocks_in_flight -= _num_blocks(piece)
+        self.num_blocks_in_flight -= _num_blocks(piece)
         if report.error is None:
             self._transport.counters.num_bytes += _num_blocks(piece) * self._transport.block_bytes
             self._transport.counters.num_blocks += _num_blocks(piece)

@@ -85,6 +85,17 @@ class TransferThread:
         """Whether the thread does its work; readiness depends on it."""
         return self._thread.is_alive() and not self._closed
 
+    @property
+    def polling(self) -> bool:
+        """Whether something is open, so that the thread does not sleep."""
+        held = self._num_holds > 0 or self._clock() < self._poll_until
+        return held or self._queue.has_work
+
+    @property
+    def num_blocks_in_flight(self) -> int:
+        """Blocks that have been posted and may be written just now."""
+        return self._queue.num_blocks_in_flight
+
     def oldest_fence(self) -> float:
         """Seconds since the first of the reads that failed and have not ended; 0 without any.
 
@@ -155,7 +166,7 @@ class TransferThread:
         try:
             while self._wait():
                 self._run_inbox()
-                if self._polling and self._queue.step():
+                if self.polling and self._queue.step():
                     self._last_event = self._clock()
         except BaseException as error:
             log.exception("the transfer thread failed")
@@ -164,14 +175,9 @@ class TransferThread:
         if failure is not None and self._on_failure is not None:
             self._on_failure(failure)
 
-    @property
-    def _polling(self) -> bool:
-        held = self._num_holds > 0 or self._clock() < self._poll_until
-        return held or self._queue.has_work
-
     def _wait(self) -> bool:
         """Blocks until there is something to do; False when it is time to stop."""
-        pause = self._next_pause() if self._polling else None
+        pause = self._next_pause() if self.polling else None
         with self._wake:
             if not self._inbox and not self._stopping and pause != 0.0:
                 self._wake.wait(pause)

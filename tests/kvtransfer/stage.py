@@ -16,7 +16,7 @@ from kvtransfer.handoff import Chunk, Completion, FirstSample
 from kvtransfer.layout import HeadRange, KvLayout
 from kvtransfer.lease import LeaseEnd
 from kvtransfer.producer import HandoffTimeouts, Producer
-from kvtransfer.pull import Pull, PullTimeouts
+from kvtransfer.pull import DEFAULT_TIMEOUTS, Pull, PullTimeouts
 from kvtransfer.transfer_thread import TransferThread
 from kvtransfer.transport.local import LocalFabric
 
@@ -31,6 +31,7 @@ LAYOUT = KvLayout(
     block_size=BLOCK_SIZE,
     ranks=(HeadRange(0, 2),),
 )
+DEFAULT_HANDOFF = HandoffTimeouts()
 WAIT = 20.0
 """Seconds after which a test that waits for an event has failed."""
 
@@ -91,8 +92,8 @@ class Stage:
         *,
         fabric: LocalFabric | None = None,
         layout: KvLayout = LAYOUT,
-        handoff: HandoffTimeouts = HandoffTimeouts(),
-        timeouts: PullTimeouts = PullTimeouts(),
+        handoff: HandoffTimeouts = DEFAULT_HANDOFF,
+        timeouts: PullTimeouts = DEFAULT_TIMEOUTS,
     ) -> None:
         self.prefill = prefill
         self.decode = decode
@@ -159,7 +160,9 @@ def chunks_of(token_ids: list[int], block_ids: list[int], tokens_a_chunk: int) -
         Chunk(
             first,
             min(tokens_a_chunk, whole - first),
-            tuple(block_ids[first // BLOCK_SIZE : min(first + tokens_a_chunk, whole) // BLOCK_SIZE]),
+            tuple(
+                block_ids[first // BLOCK_SIZE : min(first + tokens_a_chunk, whole) // BLOCK_SIZE]
+            ),
         )
         for first in range(0, whole, tokens_a_chunk)
     ]
