@@ -2,11 +2,11 @@
 
 Every block is in exactly one state, the first that applies (protocol 4.6):
 
-    leased     a lease keeps it for a peer that may read it     lease / end_lease
-    used       sequences refer to it                            allocate, acquire, activate / release
-    reserved   set aside as the destination of a transfer       reserve / activate or release
-    fenced     nobody owns it, something may still write to it  fence / lift_fence
-    cached     nobody owns it, its content can be matched       register, then release
+    leased     a lease keeps it for a peer that may read it  lease / end_lease
+    used       sequences refer to it                         allocate, acquire, activate / release
+    reserved   set aside as the destination of a transfer    reserve / activate or release
+    fenced     unowned, but something may still write to it  fence / lift_fence
+    cached     unowned, but its content can be matched       register, then release
     free       none of these
 
 Holds add up: a block that is used twice and leased once comes back after two releases and one
@@ -191,6 +191,7 @@ class BlockManager:
         """
         block = self._blocks[block_id]
         assert block.num_refs or block.num_leases, (block_id, block)
+        assert not block.num_fences, (block_id, block)
         if block.content is not None:
             assert block.content == content, (block_id, block)
         elif content not in self._by_content:

@@ -36,6 +36,8 @@ class KvCache:
         self.num_layers = model.num_layers
         self.block_bytes = math.prod(shape[1:]) * dtype.itemsize
         self.tensor = _map_zeros(self.block_bytes * shape[0]).view(dtype).view(shape)
+        # One row per (block, kv head, layer, K or V): what gathering a sequence's blocks selects.
+        self.rows = self.tensor.view(-1, block_size * model.head_dim)
 
     @classmethod
     def from_memory(
@@ -57,6 +59,16 @@ class KvCache:
         pool = self.tensor[:, :, layer]
         pool[batch.slot_blocks, :, 0, batch.slot_offsets] = k
         pool[batch.slot_blocks, :, 1, batch.slot_offsets] = v
+
+    def row_ids(self, block_ids: torch.Tensor) -> torch.Tensor:
+        """Rows of K in layer 0 for int64 ``block_ids`` (...): (..., kv heads).
+
+        V follows one row later, the next layer two rows later. 64-bit: a row number times its
+        length passes 2**31 elements in pools of common size.
+        """
+        num_kv_heads = self.tensor.shape[1]
+        heads = torch.arange(num_kv_heads)
+        return (block_ids[..., None] * num_kv_heads + heads) * (2 * self.num_layers)
 
     def copy_block(self, source: int, destination: int) -> None:
         """Copies a whole block, as a fork does with the partial last block of its parent."""
