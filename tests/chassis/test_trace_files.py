@@ -1,0 +1,52 @@
+"""The local trace store: bounded over all processes, never a torn line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from chassis.telemetry.trace_files import TraceFileWriter
+
+
+def total(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.jsonl"))
+
+
+def test_the_oldest_segments_give_way(tmp_path: Path) -> None:
+    writer = TraceFileWriter(tmp_path, "gateway", total_limit=4000)
+    for index in range(100):
+        writer.append(f"{index:099d}\n".encode())
+        assert total(tmp_path) <= 4000
+    lines = sorted(
+        int(line) for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines()
+    )
+    assert lines == list(range(lines[0], 100)) and len(lines) >= 30
+    writer.close()
+
+
+def test_a_writer_whose_segment_was_removed_starts_another(tmp_path: Path) -> None:
+    writer = TraceFileWriter(tmp_path, "gateway")
+    writer.append(b"1\n")
+    for path in tmp_path.glob("*.jsonl"):
+        path.unlink()
+    writer.append(b"2\n")
+    writer.close()
+    assert [path.read_bytes() for path in tmp_path.glob("*.jsonl")] == [b"2\n"]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from chassis.telemetry.trace_files import TraceFileWriter
+writer = TraceFileWriter(Path(sys.argv[1]), "decode", total_limit=20_000)
+for index in range(200):
+    writer.append(sys.argv[2].encode() * 499 + b"\\n")
+"""
+
+
+def test_processes_share_the_limit_and_no_line_is_torn(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    processes = [subprocess.Popen([*command, letter]) for letter in "abc"]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    lines = [line for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines()]
+    assert total(tmp_path) <= 20_000
+    assert len(lines) >= 20 and all(line == line[0] * 499 for line in lines)
