@@ -38,7 +38,8 @@ class ControlShield:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text with marks, as if they were not there."""
-        return list(self._engine.encode(text, add_special_tokens=False).ids)
+        ids: list[int] = self._engine.encode(text, add_special_tokens=False).ids
+        return ids
 
 
 def _engine_without_mark(engine: tokenizers.Tokenizer, mark: str) -> tokenizers.Tokenizer:

@@ -14,7 +14,12 @@ from gateway.tokenizer.pre_tokenizer import find_pre_tokenizer_type
 from gateway.tokenizer.spm import build_spm_model, build_spm_normalizer
 from gateway.tokenizer.token_table import TokenTable
 from gateway.tokenizer.tokenizer import SpecialTokens, Tokenizer
-from gateway.tokenizer.vocabulary import Vocabulary, byte_level_bytes, spm_bytes
+from gateway.tokenizer.vocabulary import (
+    BYTE_LEVEL_ALPHABET,
+    Vocabulary,
+    byte_level_bytes,
+    spm_bytes,
+)
 
 _KEYS = Keys.Tokenizer
 # What SentencePiece models mean where the file does not say.
@@ -88,9 +93,12 @@ def _with_defaults(metadata: dict[str, Any]) -> dict[str, Any]:
 
 def _build_bpe_engine(metadata: dict[str, Any], table: TokenTable) -> tokenizers.Tokenizer:
     pre_type = find_pre_tokenizer_type(metadata[_KEYS.PRE])
+    # A byte without a token is dropped, but first it keeps its neighbours from merging: it gets an
+    # id past the others, and Tokenizer leaves those out.
+    missing = [piece for piece in BYTE_LEVEL_ALPHABET if piece not in table.ids]
     try:
         model = models.BPE(
-            vocab=table.ids,
+            vocab=table.ids | {piece: len(table.ids) + i for i, piece in enumerate(missing)},
             merges=[tuple(merge.split(" ", 1)) for merge in metadata[_KEYS.MERGES]],
             ignore_merges=pre_type.ignore_merges,
         )

@@ -19,8 +19,8 @@ from gateway.tokenizer.vocabulary import (
 
 
 def load_folder_tokenizer(folder: Path) -> Tokenizer:
-    """Reads tokenizer.json, tokenizer_config.json, generation_config.json, config.json and the
-    chat template of a folder.
+    """Reads tokenizer.json, tokenizer_config.json, special_tokens_map.json, generation_config.json,
+    config.json and the chat template of a folder.
 
     Raises TokenizerError, naming the file.
     """
@@ -34,7 +34,8 @@ def load_folder_tokenizer(folder: Path) -> Tokenizer:
     engine.no_truncation()
     engine.no_padding()
     model = _read_json(folder / "config.json")
-    config = _read_json(folder / "tokenizer_config.json", required=False)
+    config = _read_json(folder / "special_tokens_map.json", required=False)
+    config |= _read_json(folder / "tokenizer_config.json", required=False)
     vocabulary = _read_vocabulary(path, json.loads(text), engine, model)
     bos_token, eos_token = (_token_text(config.get(key)) for key in ("bos_token", "eos_token"))
     ends = _end_ids(folder, model) | {engine.token_to_id(eos_token)} - {None}

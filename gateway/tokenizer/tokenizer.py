@@ -67,7 +67,7 @@ class Tokenizer:
 
         ``add_special_tokens`` adds the start token where the model's files ask for one.
         """
-        return list(self._engine.encode(text, add_special_tokens=add_special_tokens).ids)
+        return self._known(self._engine.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def encode_chat(self, messages: Sequence[ChatMessage], max_chars: int) -> list[int]:
         """Token ids of a conversation up to where the assistant speaks.
@@ -83,7 +83,7 @@ class Tokenizer:
         if protected == list(messages):
             ids = self.encode(text, add_special_tokens=False)
         else:
-            ids = self._shield.encode(text)
+            ids = self._known(self._shield.encode(text))
         bos = self._special_tokens.bos_token_id
         if self._special_tokens.chat_needs_bos and bos is not None and ids[:1] != [bos]:
             return [bos, *ids]
@@ -109,3 +109,10 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """One token as text; U+FFFD where it is not valid UTF-8 alone."""
         return self.token_bytes(token_id).decode(errors="replace")
+
+    def _known(self, token_ids: list[int]) -> list[int]:
+        """Without the ids of bytes that have no token; nearly every text has none of them."""
+        num_known = len(self._vocabulary.token_bytes)
+        if max(token_ids, default=0) < num_known:
+            return token_ids
+        return [i for i in token_ids if i < num_known]

@@ -18,13 +18,13 @@ def _byte_level_alphabet() -> dict[str, int]:
     return alphabet | {chr(0x100 + i): byte for i, byte in enumerate(shifted)}
 
 
-_ALPHABET = _byte_level_alphabet()
+BYTE_LEVEL_ALPHABET = _byte_level_alphabet()
 
 
 def byte_level_bytes(piece: str) -> bytes:
     """Bytes of a byte-level piece; a piece outside the alphabet stands for its own text."""
     try:
-        return bytes([_ALPHABET[character] for character in piece])
+        return bytes([BYTE_LEVEL_ALPHABET[character] for character in piece])
     except KeyError:
         return piece.encode()
 
