@@ -130,22 +130,17 @@ class Downloader:
 
     def _continue(self, url: str, part: Path, checks: Checks, progress: Progress) -> Checks:
         done = part.stat().st_size if part.exists() else 0
-        if checks.num_bytes is not None and done >= checks.num_bytes:
-            done = 0 if done > checks.num_bytes else done
-            if done:
-                return checks
+        if done and done == checks.num_bytes:
+            return checks
         response = self.open(url, done)
         if response.status != 206:
             done = 0
         checks = _announced(checks, response, done)
         with response.body as body, part.open("ab" if done else "wb") as file:
-            try:
-                while chunk := body.read(CHUNK_BYTES):
-                    file.write(chunk)
-                    done += len(chunk)
-                    progress(part.name.removesuffix(".part"), done, checks.num_bytes)
-            except (OSError, http.client.HTTPException) as error:
-                raise _unavailable(url, error) from error
+            while chunk := _read(body, url):
+                file.write(chunk)
+                done += len(chunk)
+                progress(part.name.removesuffix(".part"), done, checks.num_bytes)
         if checks.num_bytes is not None and done < checks.num_bytes:
             raise _unavailable(url, f"ended after {done} of {checks.num_bytes} bytes")
         return checks
@@ -164,6 +159,9 @@ class Downloader:
             if error.code in REDIRECTS:
                 return error
             with error:
+                if error.code == 416 and start:
+                    # What is here is longer than the file: it is another one.
+                    return self._open_once(url, 0)
                 raise _http_error(url, error.code) from error
         except (OSError, http.client.HTTPException) as error:
             raise _unavailable(url, error) from error
@@ -181,6 +179,13 @@ def file_digest(path: Path, digest: Any) -> str:
             digest.update(chunk)
     text: str = digest.hexdigest()
     return text
+
+
+def _read(body: IO[bytes], url: str) -> bytes:
+    try:
+        return body.read(CHUNK_BYTES)
+    except (OSError, http.client.HTTPException) as error:
+        raise _unavailable(url, error) from error
 
 
 def _announced(checks: Checks, response: Response, start: int) -> Checks:

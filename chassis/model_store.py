@@ -89,9 +89,16 @@ class ModelStore:
 
         ``name`` is a name of the catalogue, a hub id (``org/model``, or ``org/model:file.gguf``),
         or a path, which is linked under its file's or folder's name. Raises NotFound,
-        PermissionDenied, Unavailable (the download failed), FailedPrecondition (corrupt, or no
-        model) or AlreadyExists (the name of a path is taken).
+        PermissionDenied, Unavailable (the download failed), FailedPrecondition (corrupt, no
+        model, disk full) or AlreadyExists (the name of a path is taken).
         """
+        try:
+            return self._pull(name, progress)
+        except OSError as error:
+            text = f"cannot write to {self._models}: {error.strerror or error}"
+            raise FailedPrecondition(text, reason="MODEL_STORE_UNWRITABLE") from error
+
+    def _pull(self, name: str, progress: Progress) -> LocalModel:
         path = Path(name).expanduser()
         if name in CATALOGUE:
             model = CATALOGUE[name]
