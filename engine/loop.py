@@ -1,0 +1,70 @@
+"""The thread that owns an engine."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Steppable(Protocol):
+    """What an EngineLoop drives: a scheduler with its model runner."""
+
+    def step(self) -> bool:
+        """Computes one step; False where there was nothing to compute."""
+
+
+class EngineLoop:
+    """Steps while there is work and sleeps otherwise; everything it drives lives on its thread.
+
+    An exception out of a step or a posted callable ends the thread, and ``on_failure`` hears of it
+    there. Callables posted to a loop that has ended are dropped.
+    """
+
+    def __init__(self, stepper: Steppable, *, on_failure: Callable[[BaseException], None]) -> None:
+        self._stepper = stepper
+        self._on_failure = on_failure
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._steps = 0
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    @property
+    def steps(self) -> int:
+        """Steps computed so far; a number that stands still while work is in flight is a fault."""
+        return self._steps
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def post(self, function: Callable[[], None]) -> None:
+        """Runs ``function`` on the engine thread before the next step. From any thread."""
+        self._inbox.append(function)
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Waits for the step under way, runs what was posted, and ends the thread."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                # Cleared before looking: what is posted from here on wakes the wait below.
+                self._wake.clear()
+                self._drain_inbox()
+                if self._stopping:
+                    break
+                if self._stepper.step():
+                    self._steps += 1
+                else:
+                    self._wake.wait()
+            self._drain_inbox()
+        except BaseException as error:
+            self._on_failure(error)
+
+    def _drain_inbox(self) -> None:
+        while self._inbox:
+            self._inbox.popleft()()

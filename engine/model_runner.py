@@ -1,0 +1,96 @@
+"""Runs a step: SchedulerOutput to tensors, through the model, to samples."""
+
+import torch
+
+from engine.attention.select import create_attention
+from engine.batch import ModelRunnerOutput, Sample, ScheduledRequest, SchedulerOutput
+from engine.config import EngineConfig
+from engine.forward_batch import build_forward_batch
+from engine.kv_cache import KvCache
+from engine.models import load_model
+from engine.request import Request
+from engine.sampler import Sampler
+from engine.sampling_params import SamplingParams
+from engine.weights.checkpoint import Checkpoint, open_checkpoint
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class ModelRunner:
+    """Owns the model, the KV pool and the sampler. After construction, engine thread only."""
+
+    def __init__(self, config: EngineConfig, checkpoint: Checkpoint | None = None) -> None:
+        """Loads ``checkpoint``, or the one at ``config.model_path``.
+
+        Raises CheckpointError for weights that cannot be used and ConfigurationError for memory
+        that holds no block.
+        """
+        torch.set_num_threads(config.num_threads)
+        if checkpoint is None:
+            checkpoint = open_checkpoint(config.model_path)
+        dtype = DTYPES[config.dtype]
+        self._config = config
+        self.model_config = checkpoint.config
+        self._model = load_model(checkpoint, dtype, config.quantization)
+        self.kv_cache = KvCache.from_memory(
+            self.model_config,
+            memory_bytes=config.kv_memory_bytes,
+            block_size=config.block_size,
+            dtype=dtype,
+        )
+        self._attention = create_attention(self.kv_cache)
+        self._sampler = Sampler(self.model_config.eos_token_ids)
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of one sequence, prompt and output together."""
+        capacity = self.kv_cache.num_blocks * self.kv_cache.block_size
+        return min(self.model_config.max_position_embeddings, capacity)
+
+    @property
+    def resident_weight_bytes(self) -> int:
+        return self._model.resident_bytes()
+
+    @torch.inference_mode()
+    def run(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        """Computes the step and draws for the requests it brings to their last known token.
+
+        Changes the KV pool and nothing else: the caller advances the requests.
+        """
+        batch = build_forward_batch(output, self.kv_cache.block_size)
+        self._attention.plan(batch)
+        hidden = self._model.forward(batch, self.kv_cache, self._attention)
+        sampling = [part.request for part in output.scheduled if part.samples]
+        samples: list[tuple[Sample, ...]] = []
+        if sampling:
+            logits = self._model.compute_logits(hidden[batch.logit_indices])
+            samples = self._sampler.sample(logits, sampling)
+        drawn = iter(samples)
+        return ModelRunnerOutput(
+            tuple(next(drawn) if part.samples else () for part in output.scheduled)
+        )
+
+    def warm_up(self) -> None:
+        """Runs the shapes that requests will have, over the sink block; the pool stays as it is.
+
+        The first call of a shape chooses and prepares its kernels.
+        """
+        budget = min(self._config.max_num_batched_tokens, self.max_model_len)
+        self.run(SchedulerOutput((self._dummy(budget, 0),)))
+        for num_sequences in (1, 8, 32):
+            if num_sequences <= self._config.max_num_seqs:
+                context = min(64, self.max_model_len - 1)
+                part = self._dummy(1, context)
+                self.run(SchedulerOutput((part,) * num_sequences))
+
+    def _dummy(self, num_new_tokens: int, num_computed_tokens: int) -> ScheduledRequest:
+        num_tokens = num_new_tokens + num_computed_tokens
+        request = Request(
+            request_id="warm-up",
+            token_ids=[0] * num_tokens,
+            num_prompt_tokens=num_tokens,
+            params=SamplingParams(),
+            block_table=[0] * -(-num_tokens // self.kv_cache.block_size),
+            num_computed_tokens=num_computed_tokens,
+        )
+        return ScheduledRequest(request, num_new_tokens)
