@@ -75,8 +75,8 @@ class Pull:
         self._failed: PullFailed | None = None
         self._call: Any = None
         self._tasks = [
-            loop.create_task(self._guard(self._listen())),
-            loop.create_task(self._guard(self._finish())),
+            loop.create_task(self._guard(self._listen)),
+            loop.create_task(self._guard(self._finish)),
         ]
 
     @property
@@ -99,7 +99,7 @@ class Pull:
             message = kv_transfer_pb2.PullRequest(
                 start=kv_transfer_pb2.Start(cached_tokens=cached_tokens)
             )
-            await self._guard(self._call.write(message))
+            await self._guard(lambda: self._call.write(message))
         if self._failed is not None:
             raise self._failed
 
@@ -170,10 +170,10 @@ class Pull:
         self._released.set_result(None)
         self._on_over(self, self._fence, False)
 
-    async def _guard(self, work: Awaitable[object]) -> None:
+    async def _guard(self, work: Callable[[], Awaitable[object]]) -> None:
         """Runs a part of the pull; whatever goes wrong in it is the end of the whole."""
         try:
-            await work
+            await work()
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

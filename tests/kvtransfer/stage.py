@@ -2,8 +2,11 @@
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+import grpc
 import grpc.aio
 import torch
 
@@ -31,9 +34,16 @@ LAYOUT = KvLayout(
     block_size=BLOCK_SIZE,
     ranks=(HeadRange(0, 2),),
 )
-DEFAULT_HANDOFF = HandoffTimeouts()
+DEFAULT_HANDOFF = HandoffTimeouts(linger=0.2)
 WAIT = 20.0
 """Seconds after which a test that waits for an event has failed."""
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Yields to the loop until the condition holds."""
+    async with asyncio.timeout(WAIT):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0)
 
 
 def new_pool(num_blocks: int, *, filled: bool = False) -> torch.Tensor:
@@ -56,7 +66,6 @@ class RecordingListener:
 
     started_attempts: list[bytes] = field(default_factory=list)
     ends: list[tuple[bytes, LeaseEnd]] = field(default_factory=list)
-    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     _event: asyncio.Event = field(default_factory=asyncio.Event)
 
     def started(self, attempt_id: bytes) -> None:
@@ -109,11 +118,55 @@ class Stage:
     async def open(self) -> None:
         self.producer = self.new_producer(self.prefill_boot_id)
         self.consumer = self.new_consumer()
-        self.server, self.address = await serve(self.producer)
+        self.traffic = Traffic()
+        self.server, self.address = await serve(self.producer, self.traffic)
+
+    @property
+    def handshakes(self) -> int:
+        """Handshakes that have arrived."""
+        return self.traffic.calls.count("/baton.v1.KvTransferService/Handshake")
+
+    async def hand_over(
+        self, num_tokens: int, source: list[int], target: list[int], *, cached_tokens: int = 0
+    ) -> Pull:
+        """A whole hand-off of a fresh attempt, up to its confirmed release."""
+        token_ids, attempt = prompt(num_tokens), new_attempt()
+        pull = await self.started(attempt, token_ids, target, cached_tokens=cached_tokens)
+        async with asyncio.timeout(WAIT):
+            for chunk in chunks_of(token_ids, source, 2 * BLOCK_SIZE):
+                self.producer.chunk_ready(attempt, chunk)
+            self.producer.complete(attempt, completion_of(token_ids, source))
+            await pull.complete()
+            await pull.released()
+        return pull
+
+    async def started(
+        self, attempt: bytes, token_ids: list[int], target: list[int], *, cached_tokens: int = 0
+    ) -> Pull:
+        """A Pull whose Start has arrived."""
+        self.producer.register(attempt, token_ids)
+        self.producer.computing(attempt)
+        pull = self.pull(attempt, token_ids)
+        async with asyncio.timeout(WAIT):
+            await pull.computing()
+            await pull.start(cached_tokens, target)
+            await self.listener.wait_for_start(attempt)
+        return pull
 
     async def close(self) -> None:
         await self.consumer.close()
         await self.server.stop(None)
+
+    async def restart(
+        self, *, boot_id: bytes | None = None, handoff: HandoffTimeouts | None = None
+    ) -> None:
+        """Stops prefill's server and starts another in its place, with the same pool."""
+        await self.server.stop(None)
+        self.handoff = handoff or self.handoff
+        self.prefill_boot_id = boot_id or self.prefill_boot_id
+        self.producer = self.new_producer(self.prefill_boot_id)
+        port = int(self.address.rpartition(":")[2])
+        self.server, self.address = await serve(self.producer, self.traffic, port)
 
     def new_producer(self, boot_id: bytes) -> Producer:
         return Producer(
@@ -144,13 +197,38 @@ class Stage:
         return self.decode.pool
 
 
-async def serve(producer: Producer) -> tuple[grpc.aio.Server, str]:
+class Traffic(grpc.aio.ServerInterceptor):
+    """Counts what arrives at a server: ``calls`` by full name, ``num_bytes`` of Pull messages."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.num_bytes = 0
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        self.calls.append(handler_call_details.method)
+        handler = await continuation(handler_call_details)
+        if not handler.request_streaming:
+            return handler
+        return grpc.stream_stream_rpc_method_handler(
+            handler.stream_stream,
+            lambda data: handler.request_deserializer(self._counted(data)),
+            lambda message: self._counted(handler.response_serializer(message)),
+        )
+
+    def _counted(self, data: bytes) -> bytes:
+        self.num_bytes += len(data)
+        return data
+
+
+async def serve(
+    servicer: kv_transfer_pb2_grpc.KvTransferServiceServicer, traffic: Traffic, port: int = 0
+) -> tuple[grpc.aio.Server, str]:
     """A server on loopback and its address."""
-    server = grpc.aio.server(interceptors=[ErrorInterceptor(TRANSFER_ERRORS)])
-    kv_transfer_pb2_grpc.add_KvTransferServiceServicer_to_server(producer, server)
-    port = bind(server, "127.0.0.1:0")
+    server = grpc.aio.server(interceptors=[traffic, ErrorInterceptor(TRANSFER_ERRORS)])
+    kv_transfer_pb2_grpc.add_KvTransferServiceServicer_to_server(servicer, server)
+    bound = bind(server, f"127.0.0.1:{port}")
     await server.start()
-    return server, f"127.0.0.1:{port}"
+    return server, f"127.0.0.1:{bound}"
 
 
 def chunks_of(token_ids: list[int], block_ids: list[int], tokens_a_chunk: int) -> list[Chunk]:
