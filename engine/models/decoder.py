@@ -82,9 +82,8 @@ class DecoderModel:
         return self._vocabulary.logits(self._norm(hidden))
 
     def resident_bytes(self) -> int:
-        """Bytes of all weights, each storage counted once."""
+        """Bytes of all weights, each tensor counted once."""
         tensors = [*self._vocabulary.tensors(), *self._norm.tensors()]
         for layer in self._layers:
             tensors += layer.tensors()
-        storages = [tensor.untyped_storage() for tensor in tensors]
-        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+        return sum({id(tensor): tensor.nbytes for tensor in tensors}.values())

@@ -1,19 +1,26 @@
 """Builds a DecoderModel from a checkpoint."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 
 from engine.config import ModelConfig
+from engine.errors import UnsupportedModelError
+from engine.kernels.int4_linear import Int4Weight
+from engine.kernels.int8_linear import Int8Weight
+from engine.kernels.packed_linear import packing_works
+from engine.kernels.select import select_gemm
 from engine.layers.attention import Attention
-from engine.layers.embedding import DenseVocabulary, Vocabulary
-from engine.layers.linear import DenseLinear, Linear
+from engine.layers.embedding import DenseVocabulary, Q8Vocabulary, Vocabulary
+from engine.layers.linear import DenseLinear, Linear, PackedLinear, Q4Linear, Q8Linear
 from engine.layers.mlp import SwiGluMlp
 from engine.layers.rms_norm import RmsNorm
 from engine.layers.rotary import Rotary
 from engine.models.decoder import DecoderLayer, DecoderModel
 from engine.weights.checkpoint import Checkpoint
-from engine.weights.stored_tensor import concatenate_rows, dequantize
+from engine.weights.quantize import as_q4, as_q8
+from engine.weights.stored_tensor import GROUP_SIZE, Q4Tensor, Q8Tensor, StoredTensor, dequantize
 
 
 def load_model(
@@ -78,19 +85,55 @@ class _ModelLoader:
             self._checkpoint.tensor(f"{prefix}.{name}.weight", (rows, in_size))
             for name, rows in parts.items()
         ]
-        weight = dequantize(concatenate_rows(stored, self._dtype), self._dtype)
-        if not bias:
-            return DenseLinear(weight)
-        biases = [self._plain(f"{prefix}.{name}.bias", (rows,)) for name, rows in parts.items()]
-        return DenseLinear(weight, torch.cat(biases))
+        joined_bias = self._bias(prefix, parts) if bias else None
+        if self._quantization == "q4":
+            self._check_groups(prefix, in_size)
+            return self._quantized_linear(stored, joined_bias)
+        weights = [dequantize(part, self._dtype) for part in stored]
+        return self._dense_linear(
+            weights[0] if len(weights) == 1 else torch.cat(weights), joined_bias
+        )
+
+    def _bias(self, prefix: str, parts: dict[str, int]) -> torch.Tensor:
+        return torch.cat(
+            [self._plain(f"{prefix}.{name}.bias", (rows,)) for name, rows in parts.items()]
+        )
+
+    def _check_groups(self, name: str, in_size: int) -> None:
+        if in_size % GROUP_SIZE:
+            raise UnsupportedModelError(
+                f"{self._checkpoint.path}: {name} has rows of {in_size}, no multiple of "
+                f'{GROUP_SIZE}, which quantization "q4" needs'
+            )
+
+    def _dense_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        packs = select_gemm("dense", 1) == "onednn_packed" and packing_works(self._dtype)
+        return PackedLinear(weight, bias) if packs else DenseLinear(weight, bias)
+
+    def _quantized_linear(
+        self, stored: Sequence[StoredTensor], bias: torch.Tensor | None
+    ) -> Linear:
+        """8-bit weights stay so; all others become 4-bit unless they are already."""
+        if all(isinstance(part, Q8Tensor) for part in stored):
+            joined = Q8Tensor.concatenate([as_q8(part) for part in stored])
+            return Q8Linear(Int8Weight.from_stored(joined), bias)
+        return Q4Linear(
+            Int4Weight.from_stored(Q4Tensor.concatenate([as_q4(part) for part in stored])), bias
+        )
 
     def _vocabulary(self) -> Vocabulary:
         shape = (self._config.vocab_size, self._config.hidden_size)
-        embedding = self._plain("model.embed_tokens.weight", shape)
+        embedding = self._checkpoint.tensor("model.embed_tokens.weight", shape)
         tied = self._config.tie_word_embeddings
-        return DenseVocabulary(
-            embedding, embedding if tied else self._plain("lm_head.weight", shape)
-        )
+        head = embedding if tied else self._checkpoint.tensor("lm_head.weight", shape)
+        if self._quantization == "q4":
+            self._check_groups("model.embed_tokens", shape[1])
+            embedding_weight = Int8Weight.from_stored(as_q8(embedding))
+            head_weight = embedding_weight if tied else Int8Weight.from_stored(as_q8(head))
+            return Q8Vocabulary(embedding_weight, head_weight, self._dtype)
+        dense = dequantize(embedding, self._dtype)
+        dense_head = dense if tied else dequantize(head, self._dtype)
+        return DenseVocabulary(dense, self._dense_linear(dense_head))
 
     def _norm(self, name: str, size: int) -> RmsNorm:
         return RmsNorm(self._plain(f"{name}.weight", (size,)), self._config.rms_norm_eps)

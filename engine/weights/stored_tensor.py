@@ -33,6 +33,15 @@ class Q4Tensor:
         weight.mul_(self.scales.float().unsqueeze(-1)).add_(self.minimums.float().unsqueeze(-1))
         return weight.view(self.shape).to(dtype)
 
+    @classmethod
+    def concatenate(cls, parts: Sequence["Q4Tensor"]) -> "Q4Tensor":
+        """Stacks matrices along N."""
+        return cls(
+            torch.cat([part.packed for part in parts]),
+            torch.cat([part.scales for part in parts]),
+            torch.cat([part.minimums for part in parts]),
+        )
+
     def select_rows(self, rows: torch.Tensor) -> "Q4Tensor":
         return Q4Tensor(self.packed[rows], self.scales[rows], self.minimums[rows])
 
@@ -55,6 +64,13 @@ class Q8Tensor:
         weight = self.values.float().mul_(self.scales.float().unsqueeze(-1))
         return weight.view(self.shape).to(dtype)
 
+    @classmethod
+    def concatenate(cls, parts: Sequence["Q8Tensor"]) -> "Q8Tensor":
+        """Stacks matrices along N."""
+        return cls(
+            torch.cat([part.values for part in parts]), torch.cat([part.scales for part in parts])
+        )
+
     def select_rows(self, rows: torch.Tensor) -> "Q8Tensor":
         return Q8Tensor(self.values[rows], self.scales[rows])
 
@@ -69,15 +85,3 @@ def dequantize(stored: StoredTensor, dtype: torch.dtype) -> torch.Tensor:
 
 def select_rows(stored: StoredTensor, rows: torch.Tensor) -> StoredTensor:
     return stored[rows] if isinstance(stored, torch.Tensor) else stored.select_rows(rows)
-
-
-def concatenate_rows(parts: Sequence[StoredTensor], dtype: torch.dtype) -> StoredTensor:
-    """Stacks matrices along N: still 4-bit if every part is, otherwise a tensor of ``dtype``."""
-    if all(isinstance(part, Q4Tensor) for part in parts):
-        q4_parts = [part for part in parts if isinstance(part, Q4Tensor)]
-        return Q4Tensor(
-            torch.cat([part.packed for part in q4_parts]),
-            torch.cat([part.scales for part in q4_parts]),
-            torch.cat([part.minimums for part in q4_parts]),
-        )
-    return torch.cat([dequantize(part, dtype) for part in parts])
