@@ -63,6 +63,10 @@ class WorkerLink:
                     await self._follow(channel, backoff)
                 except ServiceError as error:
                     self._note(error)
+                except Exception:
+                    # Our own bug with one worker must not cost the others, nor this one for ever.
+                    log.exception("worker at %s", self.address)
+                    self.problem = "internal error"
                 await backoff.wait()
         finally:
             await channel.close()
@@ -81,7 +85,7 @@ class WorkerLink:
             if known is None:
                 backoff.reset()
                 async with self._shown(worker):
-                    async for response in watch:
+                    while isinstance(response := await watch.read(), worker_pb2.WatchResponse):
                         worker.report(response.load)
                         self._on_change()
         except grpc.aio.AioRpcError as error:

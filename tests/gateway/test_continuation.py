@@ -1,0 +1,184 @@
+"""What the gateway does when an attempt cannot be finished."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.duration_pb2 import Duration
+
+from baton.v1 import decode_pb2
+from chassis.errors import Aborted, FailedPrecondition, ResourceExhausted, ServiceError, Unavailable
+from chassis.status import from_rpc_error
+from gateway.generation import GenerationLimits
+from tests.gateway.conftest import OpenStage
+from tests.gateway.scripted_workers import LENGTH, ScriptedDecode
+from tests.gateway.stage import Stage, StageOptions, read_all, request, token_ids
+
+REVOKED = Aborted("the blocks were needed", reason="LEASE_REVOKED")
+FULL = decode_pb2.Failure(
+    code=grpc.StatusCode.RESOURCE_EXHAUSTED.value[0],
+    reason="QUEUE_FULL",
+    message="full",
+    retry_delay=Duration(seconds=2),
+)
+
+
+async def error_of(call: Awaitable[Any]) -> ServiceError:
+    """The typed error that a call ends with."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return from_rpc_error(caught.value)
+
+
+async def test_a_preempted_request_continues_from_its_committed_tokens(stage: Stage) -> None:
+    call = stage.stub.GenerateStream(request(max_tokens=5))
+    prefill, decode = await stage.legs()
+    prefill.answer(100, cached=2)
+    prefill.release()
+    decode.tokens([101], 1)
+    decode.finished(decode_pb2.OUTCOME_PREEMPTED, unfinished_choices=[0])
+    again, decode_again = await stage.legs()
+    assert list(again.request.token_ids) == [10, 11, 12, 100, 101]
+    assert list(decode_again.submit.token_ids) == [10, 11, 12, 100, 101]
+    assert again.request.num_prompt_tokens == 3
+    assert again.request.sampling == prefill.request.sampling
+    assert again.request.attempt_id != prefill.request.attempt_id
+    assert decode_again.submit.handle != decode.submit.handle
+    again.answer(102, cached=5)
+    decode_again.tokens([103, 104], 3, LENGTH)
+    decode_again.finished(decode_pb2.OUTCOME_COMPLETED)
+    again.release()
+    messages = await read_all(call)
+    assert token_ids(messages) == [100, 101, 102, 103, 104]
+    usage = messages[-1].summary.usage
+    assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (3, 2, 5)
+
+
+async def test_each_unfinished_choice_continues_alone(stage: Stage) -> None:
+    call = stage.stub.Generate(request(max_tokens=3, n=3))
+    prefill, decode = await stage.legs()
+    prefill.answer(100)
+    decode.tokens([101, 102], 1, LENGTH, choice=0)
+    decode.tokens([201], 1, choice=1)
+    decode.finished(decode_pb2.OUTCOME_PREEMPTED, unfinished_choices=[1, 2])
+    alone = await stage.prefill[0].calls.get()
+    assert (list(alone.request.choices), alone.request.hand_off) == ([1], False)
+    assert list(alone.request.token_ids) == [10, 11, 12, 100, 201]
+    alone.answer(202, LENGTH)
+    again, decode_again = await stage.legs()
+    assert list(again.request.choices) == list(decode_again.submit.choices) == [2]
+    assert list(again.request.token_ids) == [10, 11, 12, 100]
+    again.answer(301)
+    decode_again.tokens([302], 2, LENGTH)
+    decode_again.finished(decode_pb2.OUTCOME_COMPLETED)
+    answer = await call
+    assert [list(choice.token_ids) for choice in answer.choices] == [
+        [100, 101, 102],
+        [100, 201, 202],
+        [100, 301, 302],
+    ]
+
+
+async def test_a_revoked_lease_cancels_decode_and_starts_over(stage: Stage) -> None:
+    call = stage.stub.Generate(request(max_tokens=2))
+    prefill, decode = await stage.legs()
+    prefill.fail(REVOKED)
+    await asyncio.wait_for(decode.cancelled.wait(), 10)
+    again, decode_again = await stage.legs()
+    again.answer(100)
+    decode_again.tokens([101], 1, LENGTH)
+    decode_again.finished(decode_pb2.OUTCOME_COMPLETED)
+    assert list((await call).choices[0].token_ids) == [100, 101]
+
+
+async def test_a_failed_pull_cancels_prefill_and_continues(stage: Stage) -> None:
+    call = stage.stub.Generate(request(max_tokens=3))
+    prefill, decode = await stage.legs()
+    prefill.answer(100)
+    # A token that never became the next one belongs to the failed attempt: it is not used.
+    decode.tokens([999], 2)
+    failure = decode_pb2.Failure(code=grpc.StatusCode.ABORTED.value[0], reason="HANDOFF_TIMEOUT")
+    decode.finished(decode_pb2.OUTCOME_FAILED, failure=failure)
+    await asyncio.wait_for(prefill.over.wait(), 10)
+    assert prefill.was_cancelled
+    again, decode_again = await stage.legs()
+    assert list(again.request.token_ids) == [10, 11, 12, 100]
+    again.answer(101)
+    decode_again.tokens([102], 2, LENGTH)
+    decode_again.finished(decode_pb2.OUTCOME_COMPLETED)
+    assert list((await call).choices[0].token_ids) == [100, 101, 102]
+
+
+async def test_the_number_of_attempts_is_bounded(open_stage: OpenStage) -> None:
+    stage = await open_stage(StageOptions(limits=GenerationLimits(2, 4096)))
+    call = stage.stub.Generate(request())
+    for _ in range(2):
+        prefill, _decode = await stage.legs()
+        prefill.fail(REVOKED)
+    error = await error_of(call)
+    assert isinstance(error, Unavailable)
+    assert error.reason == "ATTEMPTS_EXHAUSTED"
+    assert stage.prefill[0].num_calls == 2
+
+
+async def test_what_prefill_refuses_reaches_the_client_with_its_reason(stage: Stage) -> None:
+    call = stage.stub.Generate(request())
+    prefill, decode = await stage.legs()
+    prefill.fail(FailedPrecondition("not here", reason="LAYOUT_MISMATCH"))
+    error = await error_of(call)
+    assert isinstance(error, FailedPrecondition)
+    assert error.reason == "LAYOUT_MISMATCH"
+    await asyncio.wait_for(decode.cancelled.wait(), 10)
+    assert stage.metric(
+        "baton_requests_total", code="FAILED_PRECONDITION", reason="LAYOUT_MISMATCH"
+    )
+
+
+async def test_a_full_worker_is_reported_with_its_retry_delay(stage: Stage) -> None:
+    call = stage.stub.Generate(request())
+    prefill, decode = await stage.legs()
+    decode.reject(FULL)
+    error = await error_of(call)
+    assert isinstance(error, ResourceExhausted)
+    assert (error.reason, error.retry_after) == ("QUEUE_FULL", 2.0)
+    await asyncio.wait_for(prefill.over.wait(), 10)
+
+
+async def test_where_one_worker_is_full_the_other_one_is_asked(open_stage: OpenStage) -> None:
+    stage = await open_stage(StageOptions(decode=[ScriptedDecode(), ScriptedDecode()]))
+    stage.decode[1].report(running=50)
+    await stage.pool.wait_until(lambda: stage.pool.decode_workers[1].requests == 50)
+    call = stage.stub.Generate(request(max_tokens=2))
+    await stage.prefill[0].calls.get()
+    (await stage.decode[0].calls.get()).reject(FULL)
+    decode = await stage.decode[1].calls.get()
+    prefill = await stage.prefill[0].calls.get()
+    prefill.answer(100)
+    decode.tokens([101], 1, LENGTH)
+    decode.finished(decode_pb2.OUTCOME_COMPLETED)
+    assert list((await call).choices[0].token_ids) == [100, 101]
+
+
+async def test_a_broken_session_fails_its_requests_and_opens_again(stage: Stage) -> None:
+    call = stage.stub.Generate(request())
+    prefill, _decode = await stage.legs()
+    stage.decode[0].hang_up.set()
+    error = await error_of(call)
+    assert isinstance(error, Unavailable)
+    assert error.reason == "DECODE_WORKER_LOST"
+    await asyncio.wait_for(prefill.over.wait(), 10)
+    stage.decode[0].hang_up.clear()
+    async with asyncio.timeout(10):
+        await stage.pool.wait_until(stage.router.has_pair)
+    assert stage.decode[0].num_sessions >= 2
+
+
+async def test_tokens_for_a_choice_that_was_not_asked_for_end_the_request(stage: Stage) -> None:
+    call = stage.stub.Generate(request())
+    _prefill, decode = await stage.legs()
+    decode.tokens([5], 1, choice=7)
+    error = await error_of(call)
+    assert error.reason == "PROTOCOL_VIOLATION"

@@ -1,0 +1,142 @@
+"""Requests through a whole gateway, with workers that follow the test's script."""
+
+import asyncio
+
+import grpc.aio
+
+from baton.v1 import decode_pb2, generation_pb2
+from gateway.tokenizer import Tokenizer
+from tests.gateway.scripted_workers import EOS, LENGTH
+from tests.gateway.stage import Stage, read_all, request, token_ids
+
+
+async def test_both_legs_of_an_attempt_are_sent_at_once(stage: Stage) -> None:
+    call = stage.stub.GenerateStream(request())
+    prefill, decode = await stage.legs()
+    assert prefill.request.attempt_id == decode.submit.attempt_id
+    assert len(prefill.request.attempt_id) == 16
+    assert prefill.request.hand_off
+    assert list(prefill.request.token_ids) == list(decode.submit.token_ids) == [10, 11, 12]
+    assert decode.submit.prefill_address == stage.prefill[0].address
+    assert decode.submit.prefill_boot_id == prefill.request.boot_id
+    assert prefill.request.sampling == decode.submit.sampling
+    call.cancel()
+
+
+async def test_tokens_of_both_legs_join_in_index_order(stage: Stage) -> None:
+    call = stage.stub.GenerateStream(request(max_tokens=3))
+    prefill, decode = await stage.legs()
+    prefill.answer(100, cached=2)
+    first = await call.read()
+    assert token_ids([first]) == [100]
+    decode.tokens([101, 102], 1, LENGTH)
+    decode.finished(decode_pb2.OUTCOME_COMPLETED)
+    prefill.release()
+    rest = await read_all(call)
+    assert token_ids(rest) == [101, 102]
+    usage = rest[-1].summary.usage
+    assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (3, 2, 3)
+    assert dict(await call.initial_metadata())["x-request-id"] == rest[-1].summary.request_id
+
+
+async def test_decode_may_be_faster_than_the_first_token(stage: Stage) -> None:
+    call = stage.stub.GenerateStream(request(max_tokens=3))
+    prefill, decode = await stage.legs()
+    decode.tokens([101, 102], 1, LENGTH)
+    decode.finished(decode_pb2.OUTCOME_COMPLETED)
+    prefill.answer(100)
+    prefill.release()
+    messages = await read_all(call)
+    assert token_ids(messages) == [100, 101, 102]
+
+
+async def test_a_single_token_needs_no_decode_worker(stage: Stage) -> None:
+    call = stage.stub.Generate(request(max_tokens=1))
+    prefill = await stage.prefill[0].calls.get()
+    assert not prefill.request.hand_off
+    prefill.answer(100, LENGTH)
+    prefill.release()
+    answer = await call
+    assert list(answer.choices[0].token_ids) == [100]
+    assert answer.choices[0].finish.reason == generation_pb2.FINISH_REASON_LENGTH
+    assert stage.decode[0].num_calls == 0
+
+
+async def test_a_request_that_ends_on_its_first_token_cancels_decode(stage: Stage) -> None:
+    call = stage.stub.Generate(request())
+    prefill, decode = await stage.legs()
+    prefill.answer(2, EOS)
+    answer = await call
+    assert answer.choices[0].finish == EOS
+    assert answer.choices[0].text == ""
+    assert answer.usage.completion_tokens == 1
+    await asyncio.wait_for(decode.cancelled.wait(), 10)
+
+
+async def test_a_stop_string_ends_the_choice_and_both_legs(
+    stage: Stage, tokenizer: Tokenizer
+) -> None:
+    text = tokenizer.encode("one two three", add_special_tokens=False)
+    call = stage.stub.Generate(request(max_tokens=50, stop=["two"]))
+    prefill, decode = await stage.legs()
+    prefill.answer(text[0])
+    decode.tokens(text[1:], 1)
+    answer = await call
+    choice = answer.choices[0]
+    assert choice.text == "one "
+    assert choice.finish.reason == generation_pb2.FINISH_REASON_STOP_STRING
+    assert choice.finish.stop == "two"
+    assert answer.usage.completion_tokens == len(choice.token_ids) < len(text)
+    await asyncio.wait_for(decode.cancelled.wait(), 10)
+    await asyncio.wait_for(prefill.over.wait(), 10)
+    assert prefill.was_cancelled
+
+
+async def test_choices_end_one_by_one(stage: Stage) -> None:
+    call = stage.stub.Generate(request(max_tokens=3, n=2))
+    prefill, decode = await stage.legs()
+    assert list(prefill.request.choices) == list(decode.submit.choices) == [0, 1]
+    prefill.answer(100)
+    decode.tokens([2], 1, EOS, choice=0)
+    decode.tokens([101, 102], 1, LENGTH, choice=1)
+    decode.finished(decode_pb2.OUTCOME_COMPLETED)
+    prefill.release()
+    answer = await call
+    assert [list(choice.token_ids) for choice in answer.choices] == [[100, 2], [100, 101, 102]]
+    assert answer.usage.completion_tokens == 5
+
+
+async def test_a_client_that_leaves_cancels_both_legs(stage: Stage) -> None:
+    call = stage.stub.GenerateStream(request())
+    prefill, decode = await stage.legs()
+    prefill.answer(100)
+    await call.read()
+    call.cancel()
+    await asyncio.wait_for(prefill.over.wait(), 10)
+    await asyncio.wait_for(decode.cancelled.wait(), 10)
+    assert prefill.was_cancelled
+
+
+async def test_the_deadline_reaches_both_legs(stage: Stage) -> None:
+    call = stage.stub.Generate(request(), timeout=0.3)
+    prefill, decode = await stage.legs()
+    assert 0 < decode.submit.deadline.ToMilliseconds() <= 300
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    else:
+        raise AssertionError("the deadline did not end the call")
+    await asyncio.wait_for(decode.cancelled.wait(), 10)
+    await asyncio.wait_for(prefill.over.wait(), 10)
+
+
+async def test_the_trace_goes_on_in_both_legs(stage: Stage) -> None:
+    call = stage.stub.GenerateStream(request())
+    prefill, decode = await stage.legs()
+    request_id = dict(await call.initial_metadata())["x-request-id"]
+    assert request_id in decode.submit.traceparent
+    assert request_id in str(stage.prefill[0].metadata["traceparent"])
+    assert stage.prefill[0].metadata["x-request-id"] == request_id
+    call.cancel()
+    await asyncio.wait_for(prefill.over.wait(), 10)
