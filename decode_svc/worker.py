@@ -267,6 +267,7 @@ class DecodeWorker:
         now = time.monotonic()
         self._end_gap.add(now - self._last_end)
         self._last_end = now
+        self._post_load(self.board.load)
         if not self._jobs:
             self._idle.set()
 

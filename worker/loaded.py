@@ -76,5 +76,5 @@ def load_model(settings: EngineSettings, *, max_num_seqs: int) -> LoadedModel:
         dtype=config.dtype,
         block_size=config.block_size,
     )
-    limits = Limits(model.vocab_size, runner.max_model_len, config.block_size)
+    limits = Limits(model.vocab_size, model.max_position_embeddings, config.block_size)
     return LoadedModel(local.name, runner, layout, limits)
