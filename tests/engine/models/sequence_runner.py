@@ -2,7 +2,7 @@
 
 import torch
 
-from engine.attention.reference import ReferenceAttention
+from engine.attention.select import create_attention
 from engine.batch import ForwardBatch
 from engine.kv_cache import KvCache
 from engine.models import DecoderModel
@@ -20,7 +20,7 @@ class SequenceRunner:
         self._kv_cache = KvCache(
             model.config, num_blocks=num_blocks, block_size=BLOCK_SIZE, dtype=dtype
         )
-        self._attention = ReferenceAttention(self._kv_cache)
+        self._attention = create_attention(self._kv_cache)
         self._table = torch.arange(num_blocks, 0, -1)
         self.num_computed = 0
 
