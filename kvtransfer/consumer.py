@@ -50,6 +50,11 @@ class Consumer:
         self._pulls: set[Pull] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def num_peers(self) -> int:
+        """Prefill workers that can be pulled from just now."""
+        return len(self._peers)
+
     async def pair(self, address: str, boot_id: bytes) -> None:
         """Makes sure of the pair: a Handshake and a first byte, once per boot id.
 

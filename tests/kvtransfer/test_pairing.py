@@ -1,0 +1,208 @@
+"""Which workers pair, and what happens when one goes away (protocol 1.1, 2.4, 4.8)."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from chassis.errors import FailedPrecondition, NotFound, ServiceError, Unavailable
+from kvtransfer.errors import PullFailed
+from kvtransfer.lease import LeaseEnd
+from kvtransfer.producer import HandoffTimeouts
+from kvtransfer.pull import Pull, PullTimeouts
+from kvtransfer.transfer_thread import TransferThread
+from tests.kvtransfer.stage import (
+    BLOCK_SIZE,
+    LAYOUT,
+    WAIT,
+    Stage,
+    chunks_of,
+    new_attempt,
+    new_pool,
+    prompt,
+    until,
+)
+
+TOKENS = prompt(2 * BLOCK_SIZE)
+SOURCE, TARGET = [5, 6], [7, 8]
+
+
+async def failure_of(pull: Pull) -> PullFailed:
+    with pytest.raises(PullFailed) as caught:
+        async with asyncio.timeout(WAIT):
+            await pull.released()
+    return caught.value
+
+
+async def test_another_layout_is_refused_at_pairing_with_field_and_both_values(
+    local_stage: Stage,
+) -> None:
+    local_stage.layout = replace(LAYOUT, model_digest="another")
+    consumer = local_stage.new_consumer()
+    with pytest.raises(FailedPrecondition) as caught:
+        await consumer.pair(local_stage.address, local_stage.prefill_boot_id)
+    assert caught.value.reason == "LAYOUT_MISMATCH"
+    assert "model_digest: decode has 'another', prefill has 'm'" in caught.value.message
+    await consumer.close()
+
+
+async def test_an_attempt_between_other_layouts_is_not_tried_again(local_stage: Stage) -> None:
+    local_stage.layout = replace(LAYOUT, model_digest="another")
+    consumer = local_stage.new_consumer()
+    pull = consumer.open(new_attempt(), local_stage.address, local_stage.prefill_boot_id, TOKENS)
+    failed = await failure_of(pull)
+    assert failed.reason == "LAYOUT_MISMATCH"
+    assert not failed.new_attempt
+    await consumer.close()
+
+
+async def test_another_incarnation_is_refused_and_deserves_a_new_attempt(
+    local_stage: Stage,
+) -> None:
+    pull = local_stage.consumer.open(new_attempt(), local_stage.address, os.urandom(16), TOKENS)
+    failed = await failure_of(pull)
+    assert isinstance(failed.error, FailedPrecondition)
+    assert failed.reason == "BOOT_ID_STALE"
+    assert failed.new_attempt
+
+
+async def test_a_worker_that_is_not_there_is_unavailable(local_stage: Stage) -> None:
+    await local_stage.server.stop(None)
+    failed = await failure_of(local_stage.pull(new_attempt(), TOKENS))
+    assert isinstance(failed.error, Unavailable)
+    assert failed.new_attempt
+
+
+async def test_a_failed_pairing_is_tried_anew(local_stage: Stage) -> None:
+    await local_stage.server.stop(None)
+    with pytest.raises(ServiceError):
+        await local_stage.consumer.pair(local_stage.address, local_stage.prefill_boot_id)
+    await local_stage.restart()
+    await local_stage.hand_over(2 * BLOCK_SIZE, SOURCE, TARGET)
+
+
+async def test_an_attempt_that_prefill_never_gets_is_unknown(local_stage: Stage) -> None:
+    """Protocol 3.2: the Pull waits for the hand-off time, and leaves a tombstone."""
+    await local_stage.restart(handoff=HandoffTimeouts(handoff=0.02, linger=0.2))
+    attempt = new_attempt()
+    failed = await failure_of(local_stage.pull(attempt, TOKENS))
+    assert isinstance(failed.error, NotFound)
+    assert failed.new_attempt
+    again = await failure_of(local_stage.pull(attempt, TOKENS))
+    assert again.reason == "ATTEMPT_UNKNOWN"
+
+
+async def test_a_worker_that_stops_fails_its_pulls_and_is_paired_with_again(
+    stage: Stage,
+) -> None:
+    pull = await stage.started(new_attempt(), TOKENS, TARGET)
+    await stage.restart()
+    failed = await failure_of(pull)
+    assert isinstance(failed.error, Unavailable)
+    assert failed.new_attempt
+    failed.fence.lifted.result(WAIT)
+    await stage.hand_over(2 * BLOCK_SIZE, SOURCE, TARGET)
+    assert torch.equal(stage.decode_pool[TARGET], stage.prefill_pool[SOURCE])
+
+
+async def test_a_restarted_worker_takes_the_place_of_its_predecessor(
+    stage: Stage, threads: Callable[[torch.Tensor], TransferThread]
+) -> None:
+    """A new boot id at the old address, with a pool of its own, while nothing is being pulled."""
+    await stage.hand_over(2 * BLOCK_SIZE, SOURCE, TARGET)
+    old_boot_id, old_thread = stage.prefill_boot_id, stage.prefill
+    stage.prefill = threads(new_pool(64, filled=True))
+    await stage.restart(boot_id=os.urandom(16))
+    old_thread.stop()
+    await stage.hand_over(2 * BLOCK_SIZE, SOURCE, [9, 10])
+    assert torch.equal(stage.decode_pool[[9, 10]], stage.prefill_pool[SOURCE])
+    failed = await failure_of(
+        stage.consumer.open(new_attempt(), stage.address, old_boot_id, TOKENS)
+    )
+    assert failed.reason == "BOOT_ID_STALE"
+    # Asking for the old incarnation did not harm the new one.
+    await stage.hand_over(2 * BLOCK_SIZE, SOURCE, [11, 12])
+
+
+async def test_a_lost_connection_ends_reads_before_the_peer_is_read_again(
+    local_stage: Stage,
+) -> None:
+    assert local_stage.fabric is not None
+    attempt = new_attempt()
+    pull = await local_stage.started(attempt, TOKENS, TARGET)
+    local_stage.fabric.held = True
+    for chunk in chunks_of(TOKENS, SOURCE, BLOCK_SIZE):
+        local_stage.producer.chunk_ready(attempt, chunk)
+    await until(lambda: local_stage.decode.num_blocks_in_flight == 2)
+    await local_stage.restart()
+    failed = await failure_of(pull)
+    assert set(failed.fence.block_ids) == set(TARGET)
+    assert not failed.fence.lifted.done()
+    pairing = asyncio.create_task(
+        local_stage.consumer.pair(local_stage.address, local_stage.prefill_boot_id)
+    )
+    await until(lambda: local_stage.consumer.num_peers == 0)
+    assert not pairing.done()
+    local_stage.fabric.held = False
+    async with asyncio.timeout(WAIT):
+        await pairing
+    assert failed.fence.lifted.done()
+
+
+async def test_a_read_that_takes_too_long_fails_and_stays_fenced_until_it_ends(
+    local_stage: Stage,
+) -> None:
+    assert local_stage.fabric is not None
+    local_stage.timeouts = PullTimeouts(read=0.05)
+    local_stage.consumer = local_stage.new_consumer()
+    attempt = new_attempt()
+    pull = await local_stage.started(attempt, TOKENS, TARGET)
+    local_stage.fabric.held = True
+    local_stage.producer.chunk_ready(attempt, chunks_of(TOKENS, SOURCE, BLOCK_SIZE)[0])
+    failed = await failure_of(pull)
+    assert failed.reason == "READ_TIMEOUT"
+    assert failed.new_attempt
+    assert failed.fence.block_ids == (TARGET[0],)
+    assert await local_stage.listener.wait_for_end(attempt) is LeaseEnd.PULL_BROKEN
+    local_stage.fabric.held = False
+    failed.fence.lifted.result(WAIT)
+
+
+async def test_a_peer_whose_bytes_are_lost_is_paired_with_again(local_stage: Stage) -> None:
+    """The stream lives, but the transport says that the peer is gone."""
+    assert local_stage.fabric is not None
+    attempt = new_attempt()
+    pull = await local_stage.started(attempt, TOKENS, TARGET)
+    pool = local_stage.fabric.pools.pop("prefill")
+    local_stage.producer.chunk_ready(attempt, chunks_of(TOKENS, SOURCE, BLOCK_SIZE)[0])
+    failed = await failure_of(pull)
+    assert failed.reason == "PEER_LOST"
+    local_stage.fabric.pools["prefill"] = pool
+    await local_stage.hand_over(2 * BLOCK_SIZE, SOURCE, TARGET)
+    assert local_stage.handshakes == 2
+
+
+async def test_a_peer_with_reads_left_over_is_asked_to_keep_polling(
+    local_stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert local_stage.fabric is not None
+    monkeypatch.setattr("kvtransfer.consumer.NUDGE_SECONDS", 0.02)
+    attempt = new_attempt()
+    pull = await local_stage.started(attempt, TOKENS, TARGET)
+    local_stage.fabric.held = True
+    local_stage.producer.chunk_ready(attempt, chunks_of(TOKENS, SOURCE, BLOCK_SIZE)[0])
+    await until(lambda: local_stage.decode.num_blocks_in_flight == 1)
+    fence = pull.cancel()
+    await until(lambda: local_stage.handshakes >= 3)
+    local_stage.fabric.held = False
+    fence.lifted.result(WAIT)
+
+
+async def test_closing_fails_what_is_open(local_stage: Stage) -> None:
+    pull = await local_stage.started(new_attempt(), TOKENS, TARGET)
+    await local_stage.consumer.close()
+    assert (await failure_of(pull)).reason == "PULL_CANCELLED"
+    await local_stage.consumer.close()
