@@ -1,6 +1,7 @@
 """Puts a gateway process together and serves it."""
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack
 
 from baton.v1 import gateway_pb2_grpc
@@ -19,6 +20,8 @@ from gateway.router import Router
 from gateway.servicer import GenerationServicer
 from gateway.tokenizer import load_tokenizer
 from gateway.worker_pool import WorkerPool
+
+log = logging.getLogger(__name__)
 
 SERVICES = ("baton.v1.GenerationService",)
 
@@ -52,6 +55,7 @@ async def serve(
             stack.enter_context(registry.serve(settings.server.host, settings.server.page_port))
 
         async def pair_is_ready() -> None:
+            log.info("live on %s:%d, waits for workers", server.settings.host, server.port)
             await pool.wait_until(router.has_pair)
 
         await serve_until_shutdown(

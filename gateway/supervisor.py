@@ -50,6 +50,7 @@ async def _keep_running(settings: GatewaySettings, shutdown: Shutdown) -> None:
     while not shutdown.requested.is_set():
         process = multiprocessing.get_context("spawn").Process(target=_child, args=(settings,))
         process.start()
+        log.info("gateway process %d started", process.pid)
         await _watch(process, shutdown, settings.server.drain_grace)
         assert process.pid is not None, "a started process has an id"
         forget_process(process.pid)

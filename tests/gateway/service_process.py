@@ -1,0 +1,90 @@
+"""A real service in a process of its own, on loopback."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+WAIT_SECONDS = 60.0
+
+
+class ServiceProcess:
+    """``python -m <module>`` on free ports; its log is kept for conditions and assertions."""
+
+    def __init__(self, module: str, arguments: Sequence[str]) -> None:
+        self.port, self.metrics_port = free_ports(2)
+        self.address = f"127.0.0.1:{self.port}"
+        self.log: list[str] = []
+        self._logged = threading.Condition()
+        ports = ["--port", str(self.port), "--metrics-port", str(self.metrics_port)]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *ports, *arguments],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_for_log(self, text: str, times: int = 1) -> list[str]:
+        """The lines with ``text``, once there are that many; fails if they do not come."""
+        with self._logged:
+            there = self._logged.wait_for(lambda: len(self._lines(text)) >= times, WAIT_SECONDS)
+            assert there, "".join(self.log)
+            return self._lines(text)
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def wait_exit(self) -> int:
+        """The exit code; afterwards ``log`` is complete."""
+        code = self._process.wait(WAIT_SECONDS)
+        self._reader.join()
+        return code
+
+    def stop(self) -> None:
+        """Ends the process, whatever it does."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self.wait_exit()
+
+    def _lines(self, text: str) -> list[str]:
+        return [line for line in self.log if text in line]
+
+    def _read_log(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as log:
+            for line in log:
+                with self._logged:
+                    self.log.append(line)
+                    self._logged.notify_all()
+
+
+@contextmanager
+def running(module: str, *arguments: str) -> Iterator[ServiceProcess]:
+    """The service while entered; not necessarily ready."""
+    process = ServiceProcess(module, arguments)
+    try:
+        yield process
+    finally:
+        process.stop()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on at the moment."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
