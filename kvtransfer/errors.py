@@ -110,7 +110,7 @@ class PullFailed(TransferError):
 
     ``error`` says why, as the decode worker may pass it on; ``new_attempt`` says whether a new
     attempt (both legs, protocol 1.2) is the right answer. The blocks of ``fence`` must not be
-    reused before it lifts (protocol 4.2); all other destination blocks are free at once.
+    reused before it lifts (protocol 4.1); all other destination blocks are free at once.
     """
 
     def __init__(self, error: ServiceError, *, new_attempt: bool, fence: Fence) -> None:

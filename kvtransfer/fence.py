@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Destination blocks that stay out of use until ``lifted`` is done (protocol 4.2).
+    """Destination blocks that stay out of use until ``lifted`` is done (protocol 4.1).
 
     ``lifted`` resolves to None on the transfer thread, at once where there are no blocks. It
     never fails and is never cancelled: if a read never ends, it never resolves. Do not cancel it.

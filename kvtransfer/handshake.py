@@ -14,7 +14,7 @@ def check_block_bytes(layout: KvLayout, transfers: TransferThread) -> None:
 
 
 def agent_name(boot_id: bytes, rank: int = 0) -> str:
-    """What a rank's transport is called: unique in time as well (protocol 4.8)."""
+    """What a rank is called among transports: unique in time as well (protocol 4.8)."""
     return f"{boot_id.hex()}-{rank}"
 
 

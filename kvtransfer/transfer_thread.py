@@ -99,7 +99,7 @@ class TransferThread:
     def oldest_fence(self) -> float:
         """Seconds since the first of the reads that failed and have not ended; 0 without any.
 
-        More than a few mean that blocks stay fenced: the worker is not ready (protocol 4.2).
+        More than a few mean that blocks stay fenced: the worker is not ready (protocol 4.1).
         """
         failed_at = self._queue.oldest_failure()
         return 0.0 if failed_at is None else self._clock() - failed_at

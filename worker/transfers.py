@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from chassis.lifecycle import CannotStart
 from kvtransfer.errors import TransportUnavailable
+from kvtransfer.handshake import agent_name
 from kvtransfer.transfer_thread import TransferThread
 from kvtransfer.transport.nixl import NixlTransport
 from worker.loaded import LoadedModel
@@ -16,7 +17,7 @@ def open_transfers(
 ) -> Iterator[TransferThread]:
     """Runs while entered. Raises CannotStart where this machine cannot move blocks."""
     try:
-        transport = NixlTransport(model.runner.kv_cache.tensor, f"{boot_id.hex()}/0")
+        transport = NixlTransport(model.runner.kv_cache.tensor, agent_name(boot_id))
     except TransportUnavailable as error:
         raise CannotStart(str(error)) from error
     transfers = TransferThread(transport, on_failure=on_failure)

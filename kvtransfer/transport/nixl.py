@@ -70,6 +70,8 @@ class NixlTransport(Transport):
     ) -> None:
         super().__init__(pool)
         os.environ.setdefault("UCX_NET_DEVICES", net_devices)
+        # UCX prints to standard output; its warnings are about requests that a dead peer left.
+        os.environ.setdefault("UCX_LOG_LEVEL", "error")
         self._agent = _new_agent(agent_name)
         self._probes = torch.zeros(_NUM_PROBE_WORDS, dtype=torch.int64)
         self._probes[0] = _PROBE

@@ -1,4 +1,4 @@
-"""Fences lift when the last read has ended (protocol 4.2)."""
+"""Fences lift when the last read has ended (protocol 4.1)."""
 
 from concurrent.futures import Future
 

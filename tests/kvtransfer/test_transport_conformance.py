@@ -25,6 +25,10 @@ UNTOUCHED = -1.0
 _names = (f"reader-{os.getpid()}-{number}" for number in itertools.count())
 
 
+# Left to itself UCX reads a stopped process's memory all the same, and nothing stays in flight.
+stays_in_flight = pytest.mark.parametrize("kind", ["local", "nixl-tcp"], indirect=True)
+
+
 @pytest.fixture(params=["local", "nixl", "nixl-tcp"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "nixl-tcp":
@@ -202,11 +206,10 @@ def test_a_cancelled_read_fails_at_once_and_ends_when_nothing_writes_any_more(
     assert untouched(reader, but=[1])
 
 
+@stays_in_flight
 def test_the_fence_of_a_frozen_peer_stays_until_it_moves_again(
-    kind: str, reader: TransferThread, peer: Peer
+    reader: TransferThread, peer: Peer
 ) -> None:
-    if kind == "nixl":
-        pytest.skip("UCX reads a stopped process's memory all the same: nothing stays in flight")
     peer.freeze()
     read = reader.read(peer.name, [1, 2], [1, 2])
     wait_until(lambda: reader.num_blocks_in_flight == 2)
@@ -219,11 +222,10 @@ def test_the_fence_of_a_frozen_peer_stays_until_it_moves_again(
     assert reader.oldest_fence() == 0
 
 
+@stays_in_flight
 def test_a_removed_peer_is_gone_only_when_its_reads_have_ended(
-    kind: str, reader: TransferThread, peer: Peer
+    reader: TransferThread, peer: Peer
 ) -> None:
-    if kind == "nixl":
-        pytest.skip("UCX reads a stopped process's memory all the same: nothing stays in flight")
     peer.freeze()
     read = reader.read(peer.name, [1, 2], [1, 2])
     wait_until(lambda: reader.num_blocks_in_flight == 2)
