@@ -29,14 +29,6 @@ class AttemptRegistry:
         self._leases: dict[bytes, Lease] = {}
         self._expiries: OrderedDict[bytes, float] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._leases)
-
-    @property
-    def num_tombstones(self) -> int:
-        """Tombstones kept now."""
-        return len(self._expiries)
-
     def add(self, lease: Lease) -> None:
         """Raises DuplicateAttempt for an id that is or was known."""
         with self._lock:

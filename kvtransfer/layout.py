@@ -64,10 +64,6 @@ class KvLayout:
         values = self.num_layers * 2 * self.block_size * self.head_dim
         return values * self.ranks[rank].num_heads * _ITEM_SIZES[self.dtype]
 
-    def num_blocks_for(self, num_tokens: int) -> int:
-        """Blocks that hold ``num_tokens`` tokens, the last one possibly in part."""
-        return -(-num_tokens // self.block_size)
-
     def to_pb(self) -> kv_transfer_pb2.KvLayout:
         """The message form; the ranks travel beside it, as KvRank."""
         return kv_transfer_pb2.KvLayout(

@@ -81,7 +81,7 @@ class Pull:
 
     @property
     def records(self) -> Sequence[ChunkRecord]:
-        """The reads that are complete so far."""
+        """The reads that are complete so far, in the order in which they ended."""
         return self._reader.records
 
     async def computing(self) -> None:

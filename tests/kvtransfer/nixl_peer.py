@@ -1,7 +1,6 @@
-"""A process that offers a pool over NIXL: prints its metadata, then polls until told to stop.
+"""A process that offers a pool over NIXL: prints its metadata, then polls until its input ends.
 
-Block number b of its pool holds b + its first argument in every element. Commands on standard
-input: "hold" and "release" switch the polling; end of input ends the process.
+Block number b of its pool holds b + its first argument in every element.
 """
 
 import os
@@ -21,12 +20,7 @@ def main() -> None:
     thread.start()
     thread.hold()
     print(thread.metadata.hex(), flush=True)
-    for line in sys.stdin:
-        if line.strip() == "hold":
-            thread.hold()
-        else:
-            thread.release()
-        print("ok", flush=True)
+    sys.stdin.read()
     thread.stop()
 
 

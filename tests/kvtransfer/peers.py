@@ -1,9 +1,12 @@
 """Pools to read from: in this process, or in another that can be stopped and killed."""
 
+import os
 import signal
 import subprocess
 import sys
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 
@@ -11,6 +14,15 @@ from kvtransfer.transport.local import LocalFabric, LocalTransport
 
 BLOCK_VALUES = 4096
 NUM_BLOCKS = 200
+WAIT = 20.0
+"""Seconds after which a test that waits has failed."""
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        os.sched_yield()
 
 
 class Peer(ABC):
@@ -74,7 +86,8 @@ class ProcessPeer(Peer):
             text=True,
         )
         self.name = f"peer-{self._process.pid}"
-        self.metadata = bytes.fromhex(self._answer())
+        assert self._process.stdout is not None
+        self.metadata = bytes.fromhex(self._process.stdout.readline().strip())
 
     @property
     def alive(self) -> bool:
@@ -86,17 +99,6 @@ class ProcessPeer(Peer):
     def thaw(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
-    def poll(self, command: str) -> None:
-        """ "hold" or "release"."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(command + "\n")
-        self._process.stdin.flush()
-        assert self._answer() == "ok"
-
     def kill(self) -> None:
         self._process.kill()
         self._process.communicate()
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()

@@ -62,9 +62,8 @@ def test_an_attempt_that_never_came_can_be_buried(registry: AttemptRegistry) -> 
 def test_the_oldest_tombstones_give_way(registry: AttemptRegistry) -> None:
     for name in ("a", "b", "c", "d"):
         registry.bury(name.encode())
-    assert registry.num_tombstones == 3
-    assert not registry.is_buried(b"a")
-    assert registry.is_buried(b"d")
+    standing = [name for name in (b"a", b"b", b"c", b"d") if registry.is_buried(name)]
+    assert standing == [b"b", b"c", b"d"]
 
 
 def test_burying_twice_keeps_the_first_time(registry: AttemptRegistry, clock: Clock) -> None:

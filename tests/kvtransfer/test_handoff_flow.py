@@ -39,7 +39,8 @@ async def test_a_prompt_is_handed_over_chunk_by_chunk(stage: Stage) -> None:
     assert [sample.token_id for sample in completion.first_samples] == [42]
     assert torch.equal(stage.decode_pool[TARGET], stage.prefill_pool[SOURCE])
     assert await stage.listener.wait_for_end(attempt) is LeaseEnd.RELEASED
-    assert [record.num_blocks for record in pull.records] == [2, 2, 1]
+    # Each chunk has its record, in the order in which the reads ended.
+    assert sorted(record.num_blocks for record in pull.records) == [1, 2, 2]
 
 
 async def test_bytes_are_blocks_times_block_size_and_no_other_block_is_written(

@@ -78,8 +78,3 @@ def test_block_bytes_are_those_of_the_pool(dtype: str) -> None:
     layout = replace(LAYOUT, dtype=dtype)
     pool = KvCache(MODEL, num_blocks=2, block_size=16, dtype=getattr(torch, dtype))
     assert layout.block_bytes() == pool.block_bytes
-
-
-@pytest.mark.parametrize(("num_tokens", "num_blocks"), [(0, 0), (1, 1), (16, 1), (17, 2)])
-def test_the_last_block_may_be_partial(num_tokens: int, num_blocks: int) -> None:
-    assert LAYOUT.num_blocks_for(num_tokens) == num_blocks

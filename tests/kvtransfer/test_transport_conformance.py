@@ -6,7 +6,6 @@
 
 import itertools
 import os
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -17,13 +16,19 @@ from kvtransfer.transfer_thread import TransferThread
 from kvtransfer.transport.base import Transport
 from kvtransfer.transport.local import LocalFabric, LocalTransport
 from kvtransfer.transport.nixl import NixlTransport
-from tests.kvtransfer.peers import BLOCK_VALUES, NUM_BLOCKS, LocalPeer, Peer, ProcessPeer
+from tests.kvtransfer.peers import (
+    BLOCK_VALUES,
+    NUM_BLOCKS,
+    WAIT,
+    LocalPeer,
+    Peer,
+    ProcessPeer,
+    wait_until,
+)
 
-WAIT = 20.0
 UNTOUCHED = -1.0
 
 _names = (f"reader-{os.getpid()}-{number}" for number in itertools.count())
-
 
 # Left to itself UCX reads a stopped process's memory all the same, and nothing stays in flight.
 stays_in_flight = pytest.mark.parametrize("kind", ["local", "nixl-tcp"], indirect=True)
@@ -98,13 +103,6 @@ def peer(make_peer: Callable[[int], Peer], reader: TransferThread) -> Peer:
     peer = make_peer(1000)
     reader.connect(peer.name, peer.metadata).result(WAIT)
     return peer
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        os.sched_yield()
 
 
 def untouched(reader: TransferThread, but: list[int]) -> bool:
@@ -281,9 +279,6 @@ def test_a_removed_or_unknown_peer_cannot_be_read(reader: TransferThread, peer: 
         read = reader.read(name, [1], [1])
         assert isinstance(read.done.exception(WAIT), PeerUnknown)
         read.ended.result(WAIT)
-
-
-def test_removing_an_unknown_peer_is_no_error(reader: TransferThread) -> None:
     reader.disconnect("nobody").result(WAIT)
 
 
