@@ -90,9 +90,7 @@ class _ModelLoader:
             self._check_groups(prefix, in_size)
             return self._quantized_linear(stored, joined_bias)
         weights = [dequantize(part, self._dtype) for part in stored]
-        return self._dense_linear(
-            weights[0] if len(weights) == 1 else torch.cat(weights), joined_bias
-        )
+        return self._dense_linear(torch.cat(weights), joined_bias)
 
     def _bias(self, prefix: str, parts: dict[str, int]) -> torch.Tensor:
         return torch.cat(
@@ -131,12 +129,17 @@ class _ModelLoader:
             embedding_weight = Int8Weight.from_stored(as_q8(embedding))
             head_weight = embedding_weight if tied else Int8Weight.from_stored(as_q8(head))
             return Q8Vocabulary(embedding_weight, head_weight, self._dtype)
-        dense = dequantize(embedding, self._dtype)
-        dense_head = dense if tied else dequantize(head, self._dtype)
-        return DenseVocabulary(dense, self._dense_linear(dense_head))
+        dense = self._own(embedding)
+        return DenseVocabulary(dense, self._dense_linear(dense if tied else self._own(head)))
 
     def _norm(self, name: str, size: int) -> RmsNorm:
         return RmsNorm(self._plain(f"{name}.weight", (size,)), self._config.rms_norm_eps)
 
     def _plain(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
-        return dequantize(self._checkpoint.tensor(name, shape), self._dtype)
+        return self._own(self._checkpoint.tensor(name, shape))
+
+    def _own(self, stored: StoredTensor) -> torch.Tensor:
+        """A tensor apart from the mapped file, which may change under a running worker."""
+        if isinstance(stored, torch.Tensor):
+            return stored.to(self._dtype, copy=True)
+        return stored.dequantize(self._dtype)

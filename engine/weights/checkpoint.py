@@ -16,7 +16,8 @@ SAMPLE_BYTES = 256
 class Checkpoint(ABC):
     """Weights and configuration; tensors go by their Hugging Face names in every format.
 
-    Opening reads only headers. ``tensor`` may share memory with the mapped file.
+    Opening reads only headers. ``tensor`` may share memory with the mapped file: who keeps it
+    makes a copy.
     """
 
     path: str

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -15,7 +16,8 @@ from engine.models import load_model
 from engine.weights.checkpoint import open_checkpoint
 from engine.weights.stored_tensor import dequantize
 from tests.engine.models.gguf_export import write_gguf_model
-from tests.engine.models.tiny_checkpoint import Case, write_checkpoint
+from tests.engine.models.sequence_runner import SequenceRunner
+from tests.engine.models.tiny_checkpoint import Case, random_prompt, write_checkpoint
 
 CASE = Case("llama", LlamaConfig, {"tie_word_embeddings": False})
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
@@ -59,6 +61,22 @@ def test_every_format_gives_the_same_tensors(kind: str, written: Path) -> None:
 
 def test_shards_were_written(written: Path) -> None:
     assert len(list((written / "sharded").glob("*.safetensors"))) > 2
+
+
+@pytest.mark.parametrize("quantization", ["none", "q4"])
+@pytest.mark.parametrize("name", ["single/model.safetensors", "model.gguf"])
+def test_a_loaded_model_survives_changes_to_its_file(
+    name: str, quantization: Literal["none", "q4"], written: Path, tmp_path: Path
+) -> None:
+    path = Path(shutil.copytree(written, tmp_path / "copy")) / name
+    opened = path if path.suffix == ".gguf" else path.parent
+    model = load_model(open_checkpoint(str(opened)), torch.float32, quantization)
+    prompt = random_prompt(20)
+    before = SequenceRunner(model).logits(prompt)
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 8)
+        file.write(bytes(path.stat().st_size * 7 // 8))
+    assert torch.equal(SequenceRunner(model).logits(prompt), before)
 
 
 def test_the_digest_follows_the_content(written: Path, folder: Path) -> None:
