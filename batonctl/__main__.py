@@ -1,5 +1,6 @@
 """The `baton` command."""
 
+import os
 import sys
 
 from batonctl.cli.app import app
@@ -13,6 +14,12 @@ def main() -> None:
     except CommandError as error:
         print("\n".join(error.lines()), file=sys.stderr)
         sys.exit(error.exit_code)
+    except Exception as error:
+        if os.environ.get("BATON_DEBUG"):
+            raise
+        print(f"baton: {type(error).__name__}: {error}", file=sys.stderr)
+        print("  this is a bug in Baton; BATON_DEBUG=1 shows where", file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,11 @@
-"""What `generate` and `chat` were asked for, and the requests that say so."""
+"""What `generate` and `chat` were asked for."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, cast
 
+from baton.client import Sampling
 from baton.v1 import generation_pb2
 from batonctl.errors import InputError
-
-_SCALARS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "max_tokens",
-    "min_tokens",
-    "n",
-    "logprobs",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +30,23 @@ class SamplingOptions:
     logit_bias: tuple[str, ...] = ()
     ignore_eos: bool = False
 
-    def to_proto(self) -> generation_pb2.SamplingParams:
-        """InputError for what the wire format cannot carry; ranges are the server's to check."""
-        params = generation_pb2.SamplingParams(ignore_eos=self.ignore_eos)
-        for name in _SCALARS:
-            value = getattr(self, name)
-            if value is not None:
-                with _field_errors(name):
-                    setattr(params, name, value)
-        with _field_errors("stop"):
-            params.stop.extend(self.stop)
-        with _field_errors("stop_token_id"):
-            params.stop_token_ids.extend(self.stop_token_ids)
-        for entry in self.logit_bias:
-            token_id, separator, bias = entry.partition("=")
-            with _field_errors("logit_bias"):
-                if not separator:
-                    raise ValueError("write it as ID=BIAS, for example 42=-1.5")
-                params.logit_bias[int(token_id)] = float(bias)
-        return params
+    def to_sampling(self) -> Sampling:
+        """What was set; InputError for what the wire cannot carry. The server checks ranges."""
+        given: dict[str, Any] = {
+            name: value
+            for name in self.__dataclass_fields__
+            if (value := getattr(self, name)) is not None and value is not False and value != ()
+        }
+        if "logit_bias" in given:
+            given["logit_bias"] = dict(_parse_bias(entry) for entry in self.logit_bias)
+        for name, value in given.items():
+            try:
+                generation_pb2.SamplingParams(**{name: value})
+            except UnicodeEncodeError:
+                raise InputError(f"{name}: not valid UTF-8") from None
+            except ValueError as error:
+                raise InputError(f"{name}: {error}") from None
+        return cast(Sampling, given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,41 +59,21 @@ class AskOptions:
     json: bool = False
     sampling: SamplingOptions = field(default_factory=SamplingOptions)
 
-    def request(self, prompt: generation_pb2.Prompt) -> generation_pb2.GenerateRequest:
-        """The request for a prompt."""
-        return generation_pb2.GenerateRequest(
-            model=self.model, prompt=prompt, sampling=self.sampling.to_proto()
-        )
 
-
-def text_prompt(text: str) -> generation_pb2.Prompt:
-    """A text to continue."""
-    with _field_errors("prompt"):
-        return generation_pb2.Prompt(text=text)
-
-
-def chat_prompt(
-    messages: Sequence[generation_pb2.ChatMessage], system: str = ""
-) -> generation_pb2.Prompt:
-    """A conversation to continue."""
-    chat = generation_pb2.Chat()
-    if system:
-        chat.messages.append(message(generation_pb2.CHAT_ROLE_SYSTEM, system))
-    chat.messages.extend(messages)
-    return generation_pb2.Prompt(chat=chat)
-
-
-def message(role: generation_pb2.ChatRole.ValueType, content: str) -> generation_pb2.ChatMessage:
-    """One turn of a conversation."""
-    with _field_errors("message"):
-        return generation_pb2.ChatMessage(role=role, content=content)
-
-
-@contextmanager
-def _field_errors(name: str) -> Iterator[None]:
+def require_utf8(text: str, name: str) -> str:
+    """The text; InputError if it came from bytes that are not valid UTF-8."""
     try:
-        yield
-    except UnicodeEncodeError:
-        raise InputError(f"{name}: not valid UTF-8") from None
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{name}: {error}") from None
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{name}: not valid UTF-8 (character {error.start})") from None
+    return text
+
+
+def _parse_bias(entry: str) -> tuple[int, float]:
+    token_id, separator, bias = entry.partition("=")
+    try:
+        if separator:
+            return int(token_id), float(bias)
+    except ValueError:
+        pass
+    raise InputError(f"logit_bias: {entry!r} is not ID=BIAS", hint="for example 42=-1.5")

@@ -2,25 +2,20 @@
 
 from collections.abc import AsyncIterator
 
-import grpc
-
-from baton.v1 import gateway_pb2, gateway_pb2_grpc, generation_pb2
-from batonctl.rpc_failure import command_error
+from baton.client import BatonClient, PromptLike
+from baton.v1 import gateway_pb2
+from batonctl.ask_options import AskOptions
+from batonctl.service_failure import command_error
+from chassis.errors import ServiceError
 
 
 async def stream_answer(
-    channel: grpc.aio.Channel,
-    request: generation_pb2.GenerateRequest,
-    *,
-    address: str,
-    limit: float,
+    client: BatonClient, prompt: PromptLike, ask: AskOptions
 ) -> AsyncIterator[gateway_pb2.GenerateStreamResponse]:
-    """The messages of GenerateStream; CommandError if the call fails, `limit` is in seconds."""
-    call = gateway_pb2_grpc.GenerationServiceStub(channel).GenerateStream(request, timeout=limit)
+    """The messages of GenerateStream; CommandError if the call fails."""
+    sampling = ask.sampling.to_sampling()
     try:
-        async for message in call:
+        async for message in client.stream(prompt, deadline=ask.timeout, **sampling):
             yield message
-    except grpc.aio.AioRpcError as error:
-        raise command_error(error, address) from error
-    finally:
-        call.cancel()
+    except ServiceError as error:
+        raise command_error(error, ask.address) from error

@@ -5,14 +5,13 @@ import json
 import sys
 from collections.abc import Iterator
 
-import grpc
-
-from baton.v1 import generation_pb2
+from baton.client import BatonClient, assistant, user
+from baton.client import system as system_message
+from baton.v1.generation_pb2 import ChatMessage
 from batonctl.answer import Answer
-from batonctl.ask_options import AskOptions, chat_prompt, message
+from batonctl.ask_options import AskOptions, require_utf8
 from batonctl.ask_stream import stream_answer
 from batonctl.errors import CommandError
-from chassis.channel import open_channel
 
 PROMPT = "> "
 _HELP = "/reset forgets the conversation, /quit leaves, Ctrl-C stops an answer"
@@ -57,34 +56,31 @@ class Conversation:
 
     def __init__(self, ask: AskOptions, system: str, runner: asyncio.Runner) -> None:
         self._ask = ask
-        self._system = system
+        self._start = [system_message(require_utf8(system, "--system"))] if system else []
+        self._messages: list[ChatMessage] = list(self._start)
         self._runner = runner
-        self._messages: list[generation_pb2.ChatMessage] = []
-        self._channel: grpc.aio.Channel | None = None
+        self._client: BatonClient | None = None
 
     def reset(self) -> None:
-        """Forgets all messages."""
-        self._messages.clear()
+        """Forgets all but the system message."""
+        self._messages = list(self._start)
 
     def say(self, text: str) -> None:
         """Prints the answer to `text`; a turn that fails or is interrupted leaves no trace."""
-        turn = [*self._messages, message(generation_pb2.CHAT_ROLE_USER, text)]
+        turn = [*self._messages, user(require_utf8(text, "message"))]
         answer = self._runner.run(self._answer(turn))
-        self._messages = [*turn, message(generation_pb2.CHAT_ROLE_ASSISTANT, answer.text)]
+        self._messages = [*turn, assistant(answer.text)]
         if self._ask.json:
             print(json.dumps(answer.to_json(), ensure_ascii=False), flush=True)
         else:
             print(flush=True)
 
-    async def _answer(self, turn: list[generation_pb2.ChatMessage]) -> Answer:
-        if self._channel is None:
-            self._channel = open_channel(self._ask.address)
+    async def _answer(self, turn: list[ChatMessage]) -> Answer:
+        # Here, because a channel belongs to the loop that runs when it is made.
+        if self._client is None:
+            self._client = BatonClient(self._ask.address, self._ask.model)
         answer = Answer()
-        request = self._ask.request(chat_prompt(turn, self._system))
-        messages = stream_answer(
-            self._channel, request, address=self._ask.address, limit=self._ask.timeout
-        )
-        async for piece in messages:
+        async for piece in stream_answer(self._client, turn, self._ask):
             answer.add(piece)
             if not self._ask.json:
                 print("".join(delta.text for delta in piece.deltas), end="", flush=True)
@@ -92,8 +88,8 @@ class Conversation:
 
     def close(self) -> None:
         """Closes the connection."""
-        if self._channel is not None:
-            self._runner.run(self._channel.close())
+        if self._client is not None:
+            self._runner.run(self._client.close())
 
 
 def _lines(interactive: bool) -> Iterator[str]:

@@ -5,6 +5,7 @@ import contextlib
 import os
 from dataclasses import replace
 
+from batonctl.ask_options import require_utf8
 from batonctl.errors import CommandError
 from batonctl.model_choice import require_model
 from batonctl.service_spec import ServiceSpec
@@ -17,6 +18,8 @@ REQUEST_TIMEOUT = 120.0
 DRAIN_GRACE = 5.0
 TRACE_WAIT = 5.0
 MAX_TOKENS = 96
+# Columns of the waterfall where there is no terminal to ask.
+PIPE_WIDTH = 120
 # Settings of the person's own that would send the trace elsewhere or drop it.
 _TRACE_SETTINGS = ("OTEL_EXPORTER_OTLP_", "OTEL_TRACES_", "OTEL_SDK_DISABLED")
 
@@ -24,6 +27,7 @@ _TRACE_SETTINGS = ("OTEL_EXPORTER_OTLP_", "OTEL_TRACES_", "OTEL_SDK_DISABLED")
 def run_demo(question: str, model: str) -> None:
     """Runs a stack on free ports for one question; CommandError if any part of it fails."""
     require_model(model)
+    require_utf8(question, "question")
     plan = on_free_ports(model, DRAIN_GRACE)
     services = [_with_local_trace(spec) for spec in plan.services()]
     # The services first: they load while the rest of this command does.
@@ -61,22 +65,18 @@ class _Question:
 
     async def stream(self) -> None:
         """Prints the answer as it comes, then what it cost."""
-        from baton.v1 import generation_pb2
+        from baton.client import BatonClient, user
         from batonctl.answer import Answer
-        from batonctl.ask_options import AskOptions, SamplingOptions, chat_prompt, message
+        from batonctl.ask_options import AskOptions, SamplingOptions
         from batonctl.ask_stream import stream_answer
-        from chassis.channel import open_channel
 
         # Greedy: the demo says the same thing every time.
         sampling = SamplingOptions(temperature=0.0, max_tokens=MAX_TOKENS)
         ask = AskOptions(self._address, timeout=REQUEST_TIMEOUT, sampling=sampling)
-        user = message(generation_pb2.CHAT_ROLE_USER, self._question)
         answer = Answer()
         print(f"\n> {self._question}\n", flush=True)
-        async with open_channel(self._address) as channel:
-            async for piece in stream_answer(
-                channel, ask.request(chat_prompt([user])), address=self._address, limit=ask.timeout
-            ):
+        async with BatonClient(self._address) as client:
+            async for piece in stream_answer(client, [user(self._question)], ask):
                 answer.add(piece)
                 print("".join(delta.text for delta in piece.deltas), end="", flush=True)
         print(f"\n\n{answer.statistics()}", flush=True)
@@ -92,7 +92,10 @@ def _show_trace(request_id: str) -> None:
 
     print()
     # The services have stopped, so all of it is written.
-    render_waterfall(load_trace(request_id, wait=TRACE_WAIT), Console(highlight=False))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    render_waterfall(load_trace(request_id, wait=TRACE_WAIT), console)
     print("\n`baton up` keeps such a stack running; `baton chat` talks to it.")
 
 

@@ -3,9 +3,6 @@
 import json
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from chassis.catalogue import CATALOGUE
 from chassis.errors import ServiceError
 from chassis.model_store import ModelStore
@@ -17,12 +14,11 @@ def run_models(*, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"models": rows}, ensure_ascii=False))
         return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("name", "here", "what"):
-        table.add_column(column)
+    width = max(len(row["name"]) for row in rows)
     for row in rows:
-        table.add_row(row["name"], row["path"] or "no: baton pull " + row["name"], row["what"])
-    Console(soft_wrap=True, highlight=False).print(table)
+        here = row["path"] or f"not here: baton pull {row['name']}"
+        what = f"  ({row['what']})" if row["what"] else ""
+        print(f"{row['name']:<{width}}  {here}{what}")
 
 
 def list_models() -> list[dict[str, Any]]:

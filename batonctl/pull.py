@@ -14,7 +14,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from batonctl.rpc_failure import service_failure
+from batonctl.service_failure import command_error
 from chassis.errors import ServiceError
 from chassis.model_store import LocalModel, pull
 
@@ -24,7 +24,7 @@ def run_pull(name: str, *, as_json: bool) -> None:
     try:
         model = _pull_with_progress(name)
     except ServiceError as error:
-        raise service_failure(error) from error
+        raise command_error(error) from error
     if as_json:
         print(json.dumps({"name": model.name, "path": str(model.path)}, ensure_ascii=False))
     else:

@@ -36,7 +36,7 @@ class Stack:
         self._drain_grace = drain_grace
         self._change = asyncio.Event()
         self._running: list[asyncio.Task[None]] = []
-        self._watches: list[asyncio.Task[NoReturn]] = []
+        self._watches: dict[Member, list[asyncio.Task[NoReturn]]] = {}
         self.members = [Member(spec, emit, self._change.set) for spec in specs]
 
     def __enter__(self) -> Self:
@@ -66,12 +66,12 @@ class Stack:
         from batonctl.watch import watch_load, watch_readiness
 
         for member in self.members:
-            spec = member.spec
-            readiness = watch_readiness(spec.address, spec.role.health_service, member.set_serving)
+            address, role = member.spec.address, member.spec.role
+            watches = [watch_readiness(address, role.health_service, member.set_serving)]
+            if role != Role.GATEWAY:
+                watches.append(watch_load(address, member.set_load))
+            self._watches[member] = [asyncio.create_task(watch) for watch in watches]
             self._running.append(asyncio.create_task(member.supervise()))
-            self._watches.append(asyncio.create_task(readiness))
-            if spec.role != Role.GATEWAY:
-                self._watches.append(asyncio.create_task(watch_load(spec.address, member.set_load)))
 
     async def wait_ready(self, limit: float) -> None:
         """Returns when all services are ready; CommandError if one dies or `limit` s pass."""
@@ -118,16 +118,22 @@ class Stack:
             draining.cancel()
         if not await self._ended(self.members, within=0):
             await self._end_all()
-        for watch in self._watches:
-            watch.cancel()
-        await asyncio.gather(*self._watches, return_exceptions=True)
+        await self._stop_watching(self.members)
 
     async def _drain_in_order(self) -> None:
         for role in Role:
             members = [member for member in self.members if member.spec.role == role]
+            # A server waits a moment for streams that are open when it stops, such as ours.
+            await self._stop_watching(members)
             for member in members:
                 member.drain()
             await self._ended(members, within=None)
+
+    async def _stop_watching(self, members: Iterable[Member]) -> None:
+        watches = [watch for member in members for watch in self._watches.pop(member, ())]
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
 
     async def _end_all(self) -> None:
         for wait in STOP_AT_ONCE_WAITS:

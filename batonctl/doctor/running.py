@@ -6,9 +6,10 @@ from baton.v1 import gateway_pb2, gateway_pb2_grpc, generation_pb2, worker_pb2, 
 from batonctl.answer import seconds
 from batonctl.doctor.check import Check, failed, ok, skipped, warning
 from batonctl.health import check_health
-from batonctl.rpc_failure import command_error
+from batonctl.service_failure import command_error
 from batonctl.service_spec import Role
 from chassis.channel import open_channel
+from chassis.status import from_rpc_error
 
 PROBE_SECONDS = 3.0
 REQUEST_SECONDS = 60.0
@@ -39,12 +40,12 @@ async def check_gateway(address: str) -> list[Check]:
             checks.append(await _check_models(stub))
             checks.append(await _check_request(stub))
         except grpc.aio.AioRpcError as error:
-            said = command_error(error, address)
+            said = command_error(from_rpc_error(error), address)
             checks.append(failed("request", said.message, said.hint or "see the gateway's log"))
     return checks
 
 
-async def _check_models(stub: gateway_pb2_grpc.GenerationServiceAsyncStub) -> Check:
+async def _check_models(stub: "gateway_pb2_grpc.GenerationServiceAsyncStub") -> Check:
     request = gateway_pb2.ListModelsRequest()
     response = await stub.ListModels(request, timeout=PROBE_SECONDS)
     if not response.models:
@@ -58,7 +59,7 @@ async def _check_models(stub: gateway_pb2_grpc.GenerationServiceAsyncStub) -> Ch
     return ok("models", shown)
 
 
-async def _check_request(stub: gateway_pb2_grpc.GenerationServiceAsyncStub) -> Check:
+async def _check_request(stub: "gateway_pb2_grpc.GenerationServiceAsyncStub") -> Check:
     request = generation_pb2.GenerateRequest(
         prompt=generation_pb2.Prompt(text="The capital of France is"),
         sampling=generation_pb2.SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True),
@@ -80,7 +81,7 @@ async def check_workers(addresses: list[str]) -> list[Check]:
         try:
             info = await _worker_info(address)
         except grpc.aio.AioRpcError as error:
-            said = command_error(error, address)
+            said = command_error(from_rpc_error(error), address)
             checks.append(failed(f"worker {address}", said.message, "start it, or see its log"))
             continue
         infos.append(info)

@@ -1,6 +1,4 @@
-"""Failed calls in the words of the command line."""
-
-import grpc
+"""What services answer, and what the chassis raises, in the words of the command line."""
 
 from batonctl.errors import CommandError, InputError, UnreachableError
 from chassis.errors import (
@@ -12,23 +10,16 @@ from chassis.errors import (
     ServiceError,
     Unavailable,
 )
-from chassis.status import from_rpc_error
 
 
-def command_error(failure: grpc.aio.AioRpcError, address: str) -> CommandError:
-    """What to tell the person whose call to `address` failed."""
-    error = from_rpc_error(failure)
+def command_error(error: ServiceError, address: str = "") -> CommandError:
+    """What to tell the person; `address` is who was asked, if that was a service."""
     # Without ErrorInfo the reason is the code's name: gRPC itself could not get through.
-    if isinstance(error, Unavailable) and error.reason == "UNAVAILABLE":
+    if isinstance(error, Unavailable) and error.reason == "UNAVAILABLE" and address:
         return UnreachableError(
             f"nothing answers at {address}",
             hint="start a stack with `baton up`, or say where it is with --address",
         )
-    return service_failure(error)
-
-
-def service_failure(error: ServiceError) -> CommandError:
-    """What to tell of an error that a service answered with."""
     text = f"{error.message} ({error.reason})"
     match error:
         case InvalidArgument() | NotFound() | OutOfRange():
@@ -39,10 +30,10 @@ def service_failure(error: ServiceError) -> CommandError:
         case DeadlineExceeded():
             return UnreachableError(text, hint="allow more time with --timeout")
         case _:
-            return CommandError(text, hint="`baton doctor` checks the stack")
+            return CommandError(text, hint="`baton doctor` checks machine and stack")
 
 
 def _when(error: ServiceError) -> str:
     if error.retry_after is None:
-        return "try again later; `baton doctor` shows what the stack lacks"
+        return "try again later; `baton doctor` shows what is missing"
     return f"try again in {error.retry_after:.1f} s"

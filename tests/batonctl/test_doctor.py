@@ -1,0 +1,120 @@
+"""The checks of the doctor, each with what is right and what is wrong."""
+
+import asyncio
+import json
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from batonctl.doctor import machine, model, ports, transport
+from batonctl.doctor.check import Check, Verdict
+from batonctl.doctor.running import check_gateway, check_workers
+from tests.batonctl.command import baton
+
+GIB = machine.GIB
+
+
+@pytest.mark.parametrize(
+    ("check", "verdict"),
+    [
+        (machine.check_python((3, 11)), Verdict.OK),
+        (machine.check_python((3, 10)), Verdict.FAILED),
+        (machine.check_python((3, 14)), Verdict.FAILED),
+        (machine.check_platform("linux"), Verdict.OK),
+        (machine.check_platform("darwin"), Verdict.FAILED),
+        (machine.check_cores(2), Verdict.OK),
+        (machine.check_cores(1), Verdict.WARNING),
+        (machine.check_memory(8 * GIB), Verdict.OK),
+        (machine.check_memory(GIB), Verdict.WARNING),
+        (machine.check_memory(None), Verdict.SKIPPED),
+        (machine.check_cpu_flags("x86_64", ["avx2", "avx512_bf16"]), Verdict.OK),
+        (machine.check_cpu_flags("x86_64", ["sse2"]), Verdict.WARNING),
+        (machine.check_cpu_flags("aarch64", []), Verdict.OK),
+        (machine.check_shared_memory(Path("/no/such/folder")), Verdict.WARNING),
+        (machine.check_engine_parts([]), Verdict.OK),
+        (machine.check_engine_parts(["torch"]), Verdict.FAILED),
+    ],
+    ids=lambda value: value.name if isinstance(value, Check) else value,
+)
+def test_machine(check: Check, verdict: Verdict) -> None:
+    assert check.verdict == verdict
+    # What is wrong says how to fix it.
+    assert bool(check.fix) == (verdict in (Verdict.WARNING, Verdict.FAILED))
+
+
+def test_this_machine_runs_the_tests() -> None:
+    failed = [check for check in machine.check_machine() if check.verdict == Verdict.FAILED]
+    assert failed == []
+
+
+def test_the_transport_moves_bytes_here() -> None:
+    check = transport.check_transport()
+    assert (check.verdict, check.detail) == (Verdict.OK, "nixl moved its test bytes on this host")
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("import sys; sys.exit('UCX has no transport')", "exit 1): UCX has no transport"),
+        ("import os; os.abort()", "exit -6"),
+        ("import time; time.sleep(600)", "did not end within"),
+    ],
+    ids=["refused", "crashed", "hung"],
+)
+def test_a_transport_that_does_not_work_is_survived(code: str, says: str) -> None:
+    limit = 0.5 if "sleep" in code else 60.0
+    check = transport.check_transport((sys.executable, "-c", code), limit)
+    assert check.verdict == Verdict.FAILED
+    assert says in check.detail
+    assert "UCX_TLS" in check.fix
+
+
+def test_unusable_ucx_is_found_by_the_real_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UCX_TLS", "no_such_transport")
+    check = transport.check_transport()
+    assert check.verdict == Verdict.FAILED
+
+
+def test_a_default_port_that_is_taken_fails_unless_a_stack_holds_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        monkeypatch.setitem(ports.DEFAULT_PORTS, "prefill", port)
+        _, taken, _ = ports.check_ports(stack_runs=False)
+        _, held, _ = ports.check_ports(stack_runs=True)
+    assert (taken.verdict, held.verdict) == (Verdict.FAILED, Verdict.OK)
+    assert "baton up --prefill-port" in taken.fix
+
+
+def test_a_model_that_is_not_here_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATON_MODEL_DIR", str(tmp_path / "store"))
+    store, missing = model.check_model("smollm2-135m")
+    assert store.verdict == Verdict.OK
+    assert (missing.verdict, missing.fix) == (Verdict.WARNING, "baton pull smollm2-135m")
+
+
+def test_a_broken_model_fails(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"nonsense")
+    _, check = model.check_model(str(broken))
+    assert check.verdict == Verdict.FAILED
+
+
+def test_a_stack_that_must_be_there_and_is_not_fails() -> None:
+    (check,) = asyncio.run(check_gateway("127.0.0.1:1"))
+    assert (check.verdict, check.fix) == (Verdict.FAILED, "start it with `baton up`")
+    (worker,) = asyncio.run(check_workers(["127.0.0.1:1"]))
+    assert worker.verdict == Verdict.FAILED
+
+
+def test_the_report_is_json_with_an_exit_code() -> None:
+    run = baton("doctor", "--json", "--address", "127.0.0.1:1")
+    report = json.loads(run.stdout)
+    assert run.returncode == 1
+    assert report["healthy"] is False
+    assert {"name", "verdict", "detail", "fix"} == set(report["checks"][0])
