@@ -70,7 +70,12 @@ def _decode(span: dict[str, Any]) -> StoredSpan:
 
 
 def _attributes(pairs: list[dict[str, Any]]) -> dict[str, Any]:
+    return {pair["key"]: _value(pair["value"]) for pair in pairs}
+
+
+def _value(encoded: dict[str, Any]) -> Any:
+    ((kind, value),) = encoded.items()
+    if kind == "arrayValue":
+        return [_value(item) for item in value["values"]]
     decode = {"intValue": int, "doubleValue": float, "stringValue": str, "boolValue": bool}
-    return {
-        pair["key"]: decode[kind](value) for pair in pairs for kind, value in pair["value"].items()
-    }
+    return decode[kind](value)

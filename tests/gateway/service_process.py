@@ -15,7 +15,7 @@ WAIT_SECONDS = 60.0
 class ServiceProcess:
     """``python -m <module>`` on free ports; its log is kept for conditions and assertions."""
 
-    def __init__(self, module: str, arguments: Sequence[str]) -> None:
+    def __init__(self, module: str, arguments: Sequence[str], environment: dict[str, str]) -> None:
         self.port, self.metrics_port = free_ports(2)
         self.address = f"127.0.0.1:{self.port}"
         self.log: list[str] = []
@@ -23,7 +23,7 @@ class ServiceProcess:
         ports = ["--port", str(self.port), "--metrics-port", str(self.metrics_port)]
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *ports, *arguments],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -69,9 +69,9 @@ class ServiceProcess:
 
 
 @contextmanager
-def running(module: str, *arguments: str) -> Iterator[ServiceProcess]:
+def running(module: str, *arguments: str, **environment: str) -> Iterator[ServiceProcess]:
     """The service while entered; not necessarily ready."""
-    process = ServiceProcess(module, arguments)
+    process = ServiceProcess(module, arguments, environment)
     try:
         yield process
     finally:
