@@ -49,6 +49,7 @@ class PrefillWorker:
         metrics = parts.metrics
         self._loop = asyncio.get_running_loop()
         self._jobs: dict[bytes, PrefillJob] = {}
+        self._nudge: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         blocks = BlockManager(model.num_blocks)
@@ -93,6 +94,8 @@ class PrefillWorker:
     async def aclose(self) -> None:
         """Ends what is left and stops the engine thread."""
         self.board.set_accepting(False)
+        if self._nudge is not None:
+            self._nudge.cancel()
         for job in list(self._jobs.values()):
             self.end(job, Unavailable("the worker is stopping", reason="WORKER_STOPPING"))
         await asyncio.to_thread(self._engine.stop)
@@ -156,6 +159,19 @@ class PrefillWorker:
         if events.revoke is not None and (job := self._jobs.get(events.revoke.attempt_id)):
             self.end(job, Aborted("an older prompt needs the room", reason="LEASE_REVOKED"))
         self.board.post(events.load)
+        if events.load.waiting and not events.load.running:
+            self._nudge_later()
+
+    def _nudge_later(self) -> None:
+        """Makes the scheduler look again: time alone can give a starved prompt its room."""
+        if self._nudge is None:
+            self._nudge = self._loop.call_later(self._settings.revoke_after, self._on_nudge)
+
+    def _on_nudge(self) -> None:
+        self._nudge = None
+        self._engine.post(lambda: None)
+        if self.board.load.waiting:
+            self._nudge_later()
 
     def _on_admission(self, job: PrefillJob, admission: Admission) -> None:
         job.begin()

@@ -42,6 +42,8 @@ class Attempt:
 
     async def outcome(self) -> decode_pb2.Finished:
         """The last word of the decode worker, after Prefill has ended as well."""
+        await asyncio.wait((self.finished, self.rejected), return_when=asyncio.FIRST_COMPLETED)
+        assert not self.rejected.done(), self.rejected.result()
         finished = await self.finished
         if self.prefill is not None:
             await asyncio.gather(self.prefill, return_exceptions=True)
@@ -101,11 +103,12 @@ class SplitClient:
         seconds: float | None = None,
         prefill_leg: bool = True,
         decode_leg: bool = True,
+        hand_off: bool | None = None,
         attempt_id: bytes | None = None,
         salt: bytes = b"",
         **sampling: Any,
     ) -> Attempt:
-        """Sends both legs of an attempt, or one of them."""
+        """Sends both legs of an attempt, or one; ``hand_off`` by whether there is a decode leg."""
         attempt_id = os.urandom(16) if attempt_id is None else attempt_id
         attempt = Attempt(len(self._attempts) + 1, attempt_id, os.urandom(16).hex())
         attempt.first_index = len(token_ids) - (num_prompt_tokens or len(token_ids))
@@ -131,7 +134,9 @@ class SplitClient:
             await self.send(submit=submit)
         if prefill_leg:
             request = prefill_pb2.PrefillRequest(
-                boot_id=self.boot_ids["prefill"], hand_off=decode_leg, **common
+                boot_id=self.boot_ids["prefill"],
+                hand_off=decode_leg if hand_off is None else hand_off,
+                **common,
             )
             metadata = (("traceparent", traceparent),)
             call = self.prefill_stub.Prefill(request, timeout=seconds, metadata=metadata)
@@ -211,8 +216,10 @@ class SplitClient:
 
 
 @asynccontextmanager
-async def split_client(prefill: WorkerProcess, decode: WorkerProcess) -> AsyncIterator[SplitClient]:
-    """A client of both workers; at the end it is gone, and every block must be back."""
+async def split_client(
+    prefill: WorkerProcess, decode: WorkerProcess, *, outlived: bool = True
+) -> AsyncIterator[SplitClient]:
+    """A client of both workers; when it is gone every block must be back, if they outlive it."""
     async with AsyncExitStack() as stack:
         channels = [
             await stack.enter_async_context(open_channel(worker.address))
@@ -224,7 +231,8 @@ async def split_client(prefill: WorkerProcess, decode: WorkerProcess) -> AsyncIt
             yield client
         finally:
             await client.close()
-        await client.all_blocks_back()
+        if outlived:
+            await client.all_blocks_back()
 
 
 def is_quiet(load: worker_pb2.WorkerLoad) -> bool:

@@ -48,7 +48,11 @@ class WorkerProcess:
 
     def terminate(self) -> None:
         """SIGTERM: drain and exit."""
-        self._process.send_signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Any other signal."""
+        self._process.send_signal(number)
 
     def stop(self) -> None:
         """Ends the process, whatever it does."""
@@ -69,11 +73,15 @@ class WorkerProcess:
 
 @contextmanager
 def running(
-    role: str, *arguments: str, trace_directory: Path, model: str = "smollm2-135m"
+    role: str,
+    *arguments: str,
+    trace_directory: Path,
+    model: str = "smollm2-135m",
+    **environment: str,
 ) -> Iterator[WorkerProcess]:
     """A worker in float32 that is stopped at the end; ready once ``wait_ready`` has returned."""
     options = ["--model", model, "--dtype", "float32", *arguments]
-    worker = WorkerProcess(role, options, {"BATON_TRACE_DIR": str(trace_directory)})
+    worker = WorkerProcess(role, options, {"BATON_TRACE_DIR": str(trace_directory), **environment})
     try:
         yield worker
     finally:
