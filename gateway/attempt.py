@@ -14,10 +14,9 @@ from baton.v1 import decode_pb2, generation_pb2, prefill_pb2, prefill_pb2_grpc
 from chassis.error_table import INTERNAL_MESSAGE
 from chassis.errors import DeadlineExceeded, Internal, ServiceError
 from chassis.request_id import METADATA_KEY
-from chassis.status import from_rpc_error
 from chassis.telemetry import Span, SpanKind, start_span
 from gateway.choice import Choice
-from gateway.failures import Preempted, failure_error
+from gateway.failures import Preempted, failure_error, prefill_error, prefill_lost
 from gateway.router import Route
 from gateway.session import Session
 
@@ -169,9 +168,13 @@ class Attempt:
         try:
             await self._follow_prefill(span)
         except grpc.aio.AioRpcError as error:
-            failure = from_rpc_error(error)
+            failure = prefill_error(error, identity.name)
             span.fail(failure.message, failure.reason)
             self._fail(failure, identity.boot_id)
+        except asyncio.CancelledError:
+            # Not by us, if the attempt goes on: the connection was closed under the call.
+            self._fail(prefill_lost(identity.name, "the connection was closed"), identity.boot_id)
+            raise
         except Exception:
             log.exception("attempt %s", self.plan.attempt_id.hex())
             self._fail(Internal(INTERNAL_MESSAGE, reason="INTERNAL"), None)

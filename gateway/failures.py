@@ -1,8 +1,17 @@
 """Failures that workers report inside messages, and which of them a new attempt can mend."""
 
+import grpc.aio
+
 from baton.v1 import decode_pb2
-from chassis.errors import Aborted, FailedPrecondition, ResourceExhausted, ServiceError
-from chassis.status import error_from_code
+from chassis.errors import (
+    Aborted,
+    Cancelled,
+    FailedPrecondition,
+    ResourceExhausted,
+    ServiceError,
+    Unavailable,
+)
+from chassis.status import error_from_code, from_rpc_error
 
 
 class Preempted(Aborted):
@@ -20,6 +29,20 @@ def failure_error(failure: decode_pb2.Failure) -> ServiceError:
     return error_from_code(
         failure.code, failure.message, reason=failure.reason or "UNKNOWN", retry_after=retry_after
     )
+
+
+def prefill_error(error: grpc.aio.AioRpcError, worker: str) -> ServiceError:
+    """The typed error of a Prefill call; where gRPC itself ended it, the worker is lost."""
+    typed = from_rpc_error(error)
+    is_our_own_word = typed.reason != error.code().name
+    if isinstance(typed, Cancelled | Unavailable) and not is_our_own_word:
+        return prefill_lost(worker, typed.message)
+    return typed
+
+
+def prefill_lost(worker: str, detail: str) -> Unavailable:
+    """The error for a prefill worker that went away during a call."""
+    return Unavailable(f"prefill worker {worker} was lost: {detail}", reason="PREFILL_WORKER_LOST")
 
 
 def is_retryable(error: ServiceError) -> bool:

@@ -63,6 +63,7 @@ class Session:
         self._outgoing: deque[decode_pb2.SessionRequest] = deque()
         self._has_outgoing = asyncio.Event()
         self.is_open = False
+        self._has_stalled = False
 
     async def run(self, on_open: Callable[[], None] = lambda: None) -> None:
         """Opens the stream and serves it until it breaks; raises a ServiceError that says why."""
@@ -79,6 +80,12 @@ class Session:
             reason = from_rpc_error(error)
         except ServiceError as error:
             reason = error
+        except asyncio.CancelledError:
+            # Either somebody stops us, or the writer has cancelled the call.
+            if not self._has_stalled:
+                raise
+            text = f"it took no message for {self._stall_seconds:g} s"
+            reason = Unavailable(text, reason="SESSION_STALLED")
         finally:
             self.is_open = False
             if writer is not None:
@@ -133,6 +140,7 @@ class Session:
                 self._has_outgoing.clear()
                 await self._has_outgoing.wait()
         except TimeoutError:
+            self._has_stalled = True
             call.cancel()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             # The call is over; the reader hears why.

@@ -52,6 +52,7 @@ class Stage:
         orchestrator: Orchestrator,
         queue_lengths: "asyncio.Queue[int]",
         registry: Metrics,
+        address: str,
         channel: grpc.aio.Channel,
     ) -> None:
         self.prefill = options.prefill
@@ -60,6 +61,7 @@ class Stage:
         self.router = router
         self.orchestrator = orchestrator
         self.registry = registry
+        self.address = address
         self._queue_lengths = queue_lengths
         self.stub: Any = gateway_pb2_grpc.GenerationServiceStub(channel)
 
@@ -106,9 +108,10 @@ async def on_stage(tokenizer: Tokenizer, options: StageOptions) -> AsyncIterator
         gateway_pb2_grpc.add_GenerationServiceServicer_to_server(servicer, server.grpc)
         await server.start()
         stack.push_async_callback(server.stop, None)
-        channel = open_channel(f"127.0.0.1:{server.port}")
+        address = f"127.0.0.1:{server.port}"
+        channel = open_channel(address)
         stack.push_async_callback(channel.close)
-        yield Stage(options, pool, router, orchestrator, queue_lengths, registry, channel)
+        yield Stage(options, pool, router, orchestrator, queue_lengths, registry, address, channel)
 
 
 async def everybody_ready(stage: Stage) -> None:

@@ -176,6 +176,17 @@ async def test_a_broken_session_fails_its_requests_and_opens_again(stage: Stage)
     assert stage.decode[0].num_sessions >= 2
 
 
+async def test_a_prefill_worker_that_dies_is_named(stage: Stage) -> None:
+    call = stage.stub.Generate(request())
+    _prefill, decode = await stage.legs()
+    assert stage.prefill[0].server is not None
+    await stage.prefill[0].server.stop()
+    error = await error_of(call)
+    assert isinstance(error, Unavailable)
+    assert error.reason == "PREFILL_WORKER_LOST"
+    await asyncio.wait_for(decode.cancelled.wait(), 10)
+
+
 async def test_tokens_for_a_choice_that_was_not_asked_for_end_the_request(stage: Stage) -> None:
     call = stage.stub.Generate(request())
     _prefill, decode = await stage.legs()
