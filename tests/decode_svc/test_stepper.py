@@ -1,0 +1,181 @@
+"""What leaves the decode engine, and when. The runner is scripted; all else is real."""
+
+from chassis.metrics import Metrics
+from decode_svc.attempt import Attempt
+from decode_svc.scheduler import DecodeScheduler
+from decode_svc.stepper import DecodeEvents, DecodeStepper
+from engine.batch import ModelRunnerOutput, Sample, SchedulerOutput
+from engine.block_hash import hash_blocks
+from engine.block_manager import BlockManager
+from engine.sampling_params import SamplingParams
+from kvtransfer.handoff import FirstSample
+from worker.load import Load, LoadBoard
+from worker.metrics import EngineMetrics
+
+BLOCK_SIZE = 4
+FIRST = (FirstSample(0, 50),)
+
+
+class ScriptedRunner:
+    """Draws 60, 61, ... one a step; fails the steps that a test names."""
+
+    def __init__(self) -> None:
+        self.kv_cache = self
+        self.copies: list[tuple[int, int]] = []
+        self.fails = False
+        self._next = 60
+
+    def run(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        if self.fails:
+            raise RuntimeError("the kernel is broken")
+        token_id, self._next = self._next, self._next + 1
+        parts = output.scheduled
+        return ModelRunnerOutput(
+            tuple((Sample(part.request.choices[0], token_id),) for part in parts)
+        )
+
+    def copy_block(self, source: int, destination: int) -> None:
+        self.copies.append((source, destination))
+
+
+class Bench:
+    """A stepper, what it delivered, and attempts by letter on sessions by number."""
+
+    def __init__(self) -> None:
+        self.blocks = BlockManager(32)
+        self.runner = ScriptedRunner()
+        self.events: list[DecodeEvents] = []
+        scheduler = DecodeScheduler(
+            self.blocks, block_size=BLOCK_SIZE, max_num_seqs=8, eos_token_ids=frozenset({1})
+        )
+        board = LoadBoard(Load(self.blocks.counts()))
+        self.stepper = DecodeStepper(
+            scheduler,
+            self.blocks,
+            self.runner,
+            EngineMetrics(Metrics(), board),
+            lambda count: None,
+            self.events.append,
+        )
+
+    def join(self, name: str, session: int = 1, max_tokens: int = 100) -> Attempt:
+        tokens = [ord(name)] * 6
+        attempt = Attempt(
+            attempt_id=name.encode() * 16,
+            session=session,
+            handle=ord(name),
+            token_ids=tokens,
+            num_prompt_tokens=6,
+            params=SamplingParams(max_tokens=max_tokens),
+            choices=(0,),
+            cache_salt=b"",
+            block_hashes=hash_blocks(tokens, BLOCK_SIZE),
+        )
+        self.stepper.add(attempt)
+        self.stepper.step()
+        self.stepper.join(attempt, FIRST)
+        return attempt
+
+    def step(self) -> bool:
+        computed = self.stepper.step()
+        self.blocks.check()
+        return computed
+
+    def tokens(self, session: int = 1) -> list[int]:
+        """What has left for a session so far."""
+        steps = [each.outputs[session] for each in self.events if session in each.outputs]
+        return [token_id for step in steps for token_id in step.token_ids]
+
+    @property
+    def finished(self) -> list[Attempt]:
+        return [attempt for events in self.events for attempt in events.finished]
+
+
+def test_no_token_leaves_before_the_release_and_then_all_do_in_order() -> None:
+    bench = Bench()
+    attempt = bench.join("a")
+    for _ in range(3):
+        bench.step()
+    assert bench.tokens() == []
+    bench.stepper.release(attempt)
+    bench.step()
+    assert bench.tokens() == [60, 61, 62, 63]
+    bench.step()
+    assert bench.tokens()[-1] == 64
+
+
+def test_what_a_release_sets_free_leaves_before_the_next_computation() -> None:
+    bench = Bench()
+    attempt = bench.join("a")
+    bench.step()
+    bench.stepper.release(attempt)
+    bench.runner.fails = True
+    bench.step()
+    assert bench.tokens() == [60]
+
+
+def test_an_attempt_that_ends_before_its_release_is_finished_by_it() -> None:
+    bench = Bench()
+    attempt = bench.join("a", max_tokens=3)
+    bench.step()
+    bench.step()
+    assert (bench.tokens(), bench.finished) == ([], [])
+    bench.stepper.release(attempt)
+    assert bench.step() is False
+    assert (bench.tokens(), bench.finished) == ([60, 61], [attempt])
+    assert bench.blocks.num_available == bench.blocks.num_blocks
+
+
+def test_an_attempt_removed_before_its_release_says_nothing_ever() -> None:
+    bench = Bench()
+    attempt = bench.join("a")
+    bench.step()
+    bench.stepper.remove(attempt, ())
+    bench.stepper.release(attempt)
+    bench.step()
+    assert (bench.tokens(), bench.finished) == ([], [])
+
+
+def test_sessions_get_one_message_a_step_with_their_own_rows() -> None:
+    bench = Bench()
+    for name, session in (("a", 1), ("b", 2), ("c", 1)):
+        bench.stepper.release(bench.join(name, session))
+    bench.events.clear()
+    bench.step()
+    (events,) = bench.events
+    assert {session: list(step.handles) for session, step in events.outputs.items()} == {
+        1: [ord("a"), ord("c")],
+        2: [ord("b")],
+    }
+
+
+def test_the_last_token_and_the_end_travel_together() -> None:
+    bench = Bench()
+    attempt = bench.join("a", max_tokens=2)
+    bench.stepper.release(attempt)
+    bench.step()
+    last = bench.events[-1]
+    assert last.finished == (attempt,)
+    assert [finish.row for finish in last.outputs[1].finishes] == [0]
+
+
+def test_a_step_that_fails_ends_its_attempts_and_the_engine_goes_on() -> None:
+    bench = Bench()
+    attempt = bench.join("a")
+    bench.stepper.release(attempt)
+    bench.runner.fails = True
+    bench.step()
+    assert bench.events[-1].failed == (attempt,)
+    assert bench.blocks.num_available == bench.blocks.num_blocks
+    bench.runner.fails = False
+    bench.stepper.release(bench.join("b"))
+    bench.step()
+    assert bench.tokens() == [60]
+
+
+def test_an_idle_engine_tells_only_what_changed() -> None:
+    bench = Bench()
+    bench.step()
+    assert len(bench.events) == 1
+    bench.step()
+    assert len(bench.events) == 1
