@@ -1,7 +1,10 @@
 """Runs a step: SchedulerOutput to tensors, through the model, to samples."""
 
+from collections.abc import Callable
+
 import torch
 
+from engine.attention.base import AttentionBackend
 from engine.attention.select import create_attention
 from engine.batch import ModelRunnerOutput, Sample, ScheduledRequest, SchedulerOutput
 from engine.config import EngineConfig
@@ -19,7 +22,13 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class ModelRunner:
     """Owns the model, the KV pool and the sampler. After construction, engine thread only."""
 
-    def __init__(self, config: EngineConfig, checkpoint: Checkpoint | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        checkpoint: Checkpoint | None = None,
+        *,
+        make_attention: Callable[[KvCache], AttentionBackend] = create_attention,
+    ) -> None:
         """Loads ``checkpoint``, or the one at ``config.model_path``.
 
         Raises CheckpointError for weights that cannot be used and ConfigurationError for memory
@@ -38,7 +47,7 @@ class ModelRunner:
             block_size=config.block_size,
             dtype=dtype,
         )
-        self._attention = create_attention(self.kv_cache)
+        self._attention = make_attention(self.kv_cache)
         self._sampler = Sampler(self.model_config.eos_token_ids)
 
     @property
