@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.e2e.service_process import running_service
 from tests.e2e.worker_process import WorkerProcess
-from tests.gateway.service_process import running
 
 
 @contextmanager
@@ -18,6 +18,6 @@ def gateway_for(
     """Its address, once it can serve."""
     peers = ["--prefill-addresses", ",".join(worker.address for worker in prefill)]
     peers += ["--decode-addresses", ",".join(worker.address for worker in decode)]
-    with running("gateway", *peers, *flags, BATON_TRACE_DIR=str(traces)) as gateway:
+    with running_service("gateway", *peers, *flags, BATON_TRACE_DIR=str(traces)) as gateway:
         gateway.wait_for_log("ready on")
         yield gateway.address

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from baton.v1 import gateway_pb2_grpc
 from chassis.channel import CHANNEL_OPTIONS
-from tests.gateway.service_process import ServiceProcess, running
+from tests.e2e.service_process import ServiceProcess, running_service
 from tests.gateway.stage import request
 
 # Nobody listens there: every request is answered UNAVAILABLE, which is all these tests need.
@@ -21,7 +21,7 @@ NOWHERE = ("--prefill-addresses", "127.0.0.1:1", "--decode-addresses", "127.0.0.
 
 @pytest.fixture
 def gateway() -> Iterator[ServiceProcess]:
-    with running("gateway", "--workers", "2", *NOWHERE) as process:
+    with running_service("gateway", "--workers", "2", *NOWHERE) as process:
         process.wait_for_log("live on", times=2)
         yield process
 
@@ -85,15 +85,15 @@ def test_processes_do_not_outlive_a_killed_supervisor(gateway: ServiceProcess) -
 
 
 def test_a_taken_port_is_refused() -> None:
-    with running("gateway", *NOWHERE) as first:
+    with running_service("gateway", *NOWHERE) as first:
         first.wait_for_log("live on")
         port = ("--port", str(first.port))
-        with running("gateway", "--workers", "2", *port, *NOWHERE) as second:
+        with running_service("gateway", "--workers", "2", *port, *NOWHERE) as second:
             assert second.wait_exit() == 1
             assert f"cannot listen on {first.address}" in "".join(second.log)
 
 
 def test_a_model_that_is_not_there_stops_the_start() -> None:
-    with running("gateway", "--workers", "2", "--model", "nobody", *NOWHERE) as process:
+    with running_service("gateway", "--workers", "2", "--model", "nobody", *NOWHERE) as process:
         assert process.wait_exit() == 1
         assert "no model 'nobody' here" in "".join(process.log)

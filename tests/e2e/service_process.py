@@ -16,9 +16,10 @@ class ServiceProcess:
     """``python -m <module>`` on free ports; its log is kept for conditions and assertions."""
 
     def __init__(self, module: str, arguments: Sequence[str], environment: dict[str, str]) -> None:
-        self.port, self.metrics_port = free_ports(2)
+        self.port, self.metrics_port = _free_ports(2)
         self.address = f"127.0.0.1:{self.port}"
         self.log: list[str] = []
+        self._is_over = False
         self._logged = threading.Condition()
         ports = ["--port", str(self.port), "--metrics-port", str(self.metrics_port)]
         self._process = subprocess.Popen(
@@ -30,19 +31,22 @@ class ServiceProcess:
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
     def wait_for_log(self, text: str, times: int = 1) -> list[str]:
-        """The lines with ``text``, once there are that many; fails if they do not come."""
+        """The lines with ``text``, once there are that many; fails with the log if they do not
+        come, or the service ends before."""
         with self._logged:
-            there = self._logged.wait_for(lambda: len(self._lines(text)) >= times, WAIT_SECONDS)
-            assert there, "".join(self.log)
+            self._logged.wait_for(
+                lambda: self._is_over or len(self._lines(text)) >= times, WAIT_SECONDS
+            )
+            assert len(self._lines(text)) >= times, "".join(self.log)
             return self._lines(text)
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
+
+    def terminate(self) -> None:
+        """SIGTERM: drain and exit."""
+        self.signal(signal.SIGTERM)
 
     def wait_exit(self) -> int:
         """The exit code; afterwards ``log`` is complete."""
@@ -66,10 +70,13 @@ class ServiceProcess:
                 with self._logged:
                     self.log.append(line)
                     self._logged.notify_all()
+        with self._logged:
+            self._is_over = True
+            self._logged.notify_all()
 
 
 @contextmanager
-def running(module: str, *arguments: str, **environment: str) -> Iterator[ServiceProcess]:
+def running_service(module: str, *arguments: str, **environment: str) -> Iterator[ServiceProcess]:
     """The service while entered; not necessarily ready."""
     process = ServiceProcess(module, arguments, environment)
     try:
@@ -78,8 +85,7 @@ def running(module: str, *arguments: str, **environment: str) -> Iterator[Servic
         process.stop()
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on at the moment."""
+def _free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
