@@ -12,6 +12,7 @@ from decode_svc.scheduler import DecodeScheduler
 from engine.block_manager import BlockManager
 from engine.model_runner import ModelRunner
 from kvtransfer.handoff import FirstSample
+from worker.idle_check import IdleCheck
 from worker.load import Load
 from worker.metrics import EngineMetrics
 from worker.smoothed import Smoothed
@@ -56,6 +57,7 @@ class DecodeStepper:
         self._metrics = metrics
         self._count_tokens = count_tokens
         self._deliver = deliver
+        self._idle_check = IdleCheck(blocks)
         self._rate = Smoothed()
         self._steps = 0
         self._held: dict[bytes, list[Row]] = {}
@@ -107,6 +109,7 @@ class DecodeStepper:
             )
         if not plan.output.scheduled:
             self._tell_if_changed()
+            self._idle_check.run()
             return False
         self._compute(plan)
         return True

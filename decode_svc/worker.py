@@ -1,13 +1,13 @@
 """The decode worker on the event loop: between sessions, hand-offs and the engine thread."""
 
 import asyncio
-import time
 from dataclasses import replace
 
 from baton.v1 import decode_pb2
-from chassis.errors import DeadlineExceeded, Internal, ResourceExhausted, ServiceError, Unavailable
+from chassis.errors import Internal, ServiceError, Unavailable
 from chassis.telemetry import TraceContext
 from decode_svc import outcome
+from decode_svc.admission import Admission
 from decode_svc.attempt import Attempt, Grant
 from decode_svc.config import DecodeSettings
 from decode_svc.job import DecodeJob
@@ -21,12 +21,11 @@ from kvtransfer.consumer import Consumer
 from kvtransfer.errors import PullFailed
 from kvtransfer.handoff import Completion
 from kvtransfer.pull import PullTimeouts
-from worker.engine_call import call_on_engine
 from worker.leg import Leg
 from worker.load import Load, LoadBoard
 from worker.metrics import EngineMetrics
 from worker.parts import Parts
-from worker.smoothed import Smoothed
+from worker.warm_up import warm_up
 
 
 class DecodeWorker:
@@ -48,8 +47,7 @@ class DecodeWorker:
         self._known = KnownAttempts()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._end_gap = Smoothed()
-        self._last_end = time.monotonic()
+        self._admission = Admission(settings.engine, model)
         blocks = BlockManager(model.num_blocks)
         self.board = LoadBoard(Load(blocks.counts()))
         timeouts = PullTimeouts(read=settings.read_timeout, released=settings.released_timeout)
@@ -82,7 +80,7 @@ class DecodeWorker:
     async def start(self) -> None:
         """Warms up, then takes work."""
         self._engine.start()
-        await call_on_engine(self._engine, self._model.runner.warm_up)
+        await warm_up(self._engine, self._model.runner)
         self.board.set_accepting(True)
 
     async def drain(self) -> None:
@@ -115,8 +113,10 @@ class DecodeWorker:
     def submit(self, session: int, submit: decode_pb2.Submit) -> None:
         """Takes an attempt. Raises ServiceError where it does not; never waits."""
         leg = Leg.from_pb(submit, self._model.limits)
-        seconds = self._seconds_left(submit)
-        self._check_room(leg)
+        seconds = self._admission.seconds_left(submit)
+        if not self.board.accepting:
+            raise Unavailable("this worker takes no new attempts", reason="WORKER_DRAINING")
+        self._admission.check(leg, self._num_waiting())
         self._known.add(leg.attempt_id, living=leg.attempt_id in self._jobs)
         attempt = Attempt(
             attempt_id=leg.attempt_id,
@@ -264,9 +264,7 @@ class DecodeWorker:
                 lambda _: self._engine.post(lambda: self._stepper.lift_fence(fence.block_ids))
             )
         job.outbox.put(decode_pb2.SessionResponse(finished=finished))
-        now = time.monotonic()
-        self._end_gap.add(now - self._last_end)
-        self._last_end = now
+        self._admission.note_end()
         self._post_load(self.board.load)
         if not self._jobs:
             self._idle.set()
@@ -280,24 +278,3 @@ class DecodeWorker:
 
     def _num_waiting(self) -> int:
         return sum(not job.has_room for job in self._jobs.values())
-
-    def _seconds_left(self, submit: decode_pb2.Submit) -> float:
-        longest = self._settings.engine.max_request_seconds
-        if not submit.HasField("deadline"):
-            return longest
-        seconds = submit.deadline.ToNanoseconds() / 1e9
-        if seconds <= 0:
-            raise DeadlineExceeded("the deadline has passed", reason="DEADLINE_EXCEEDED")
-        return min(seconds, longest)
-
-    def _check_room(self, leg: Leg) -> None:
-        if not self.board.accepting:
-            raise Unavailable("this worker takes no new attempts", reason="WORKER_DRAINING")
-        self._model.check_fits(leg.num_prompt_tokens + leg.params.max_tokens, 1)
-        self._model.check_fits(len(leg.token_ids), len(leg.choices))
-        if self._num_waiting() >= self._settings.engine.max_queue:
-            raise ResourceExhausted(
-                f"{self._settings.engine.max_queue} attempts are waiting, the most that may",
-                reason="QUEUE_FULL",
-                retry_after=max(0.1, self._end_gap.value),
-            )

@@ -9,6 +9,7 @@ from engine.block_manager import BlockManager
 from engine.model_runner import ModelRunner
 from prefill_svc.prompt import Admission, PrefillPlan, Progress, Prompt
 from prefill_svc.scheduler import PrefillScheduler
+from worker.idle_check import IdleCheck
 from worker.load import Load
 from worker.metrics import EngineMetrics
 from worker.smoothed import Smoothed
@@ -49,6 +50,7 @@ class PrefillStepper:
         self._runner = runner
         self._metrics = metrics
         self._deliver = deliver
+        self._idle_check = IdleCheck(blocks)
         self._rate = Smoothed()
         self._steps = 0
         self._last_load: Load | None = None
@@ -65,6 +67,7 @@ class PrefillStepper:
             self._tell(PrefillEvents(self.load(), self._steps + 1, plan.admissions, plan.revoke))
         if not plan.output.scheduled:
             self._tell_if_changed()
+            self._idle_check.run()
             return False
         self._compute(plan)
         return True

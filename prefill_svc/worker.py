@@ -22,11 +22,11 @@ from prefill_svc.job import FirstToken, PrefillJob
 from prefill_svc.prompt import Admission, Progress, Prompt
 from prefill_svc.scheduler import PrefillScheduler
 from prefill_svc.stepper import PrefillEvents, PrefillStepper
-from worker.engine_call import call_on_engine
 from worker.leg import Leg
 from worker.load import Load, LoadBoard
 from worker.metrics import EngineMetrics
 from worker.parts import Parts
+from worker.warm_up import warm_up
 
 _LEASE_ERRORS: dict[LeaseEnd, tuple[str, str]] = {
     LeaseEnd.PULL_BROKEN: ("PULL_BROKEN", "the decode worker gave up pulling the KV"),
@@ -83,7 +83,7 @@ class PrefillWorker:
     async def start(self) -> None:
         """Warms up, then takes work."""
         self._engine.start()
-        await call_on_engine(self._engine, self._model.runner.warm_up)
+        await warm_up(self._engine, self._model.runner)
         self.board.set_accepting(True)
 
     async def drain(self) -> None:

@@ -1,6 +1,7 @@
 """What both kinds of worker are made of, opened in order and closed in reverse."""
 
 import asyncio
+import logging
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,6 +16,8 @@ from worker.identity import Identity
 from worker.loaded import LoadedModel, load_model
 from worker.settings import EngineSettings
 from worker.transfers import open_transfers
+
+log = logging.getLogger(__name__)
 
 SWITCH_INTERVAL = 0.0002
 
@@ -49,6 +52,14 @@ async def open_parts(
 
     identity = Identity.draw()
     model = await asyncio.to_thread(load_model, engine, max_num_seqs=max_num_seqs)
+    log.info(
+        "loaded %s: %s, %d threads, %d blocks of %d tokens",
+        model.name,
+        model.layout.dtype,
+        engine.num_threads,
+        model.num_blocks,
+        model.limits.block_size,
+    )
     telemetry.setup(service, identity.boot_id.hex())
     try:
         metrics = Metrics()

@@ -1,0 +1,27 @@
+"""The last thing before a worker takes work."""
+
+import asyncio
+import gc
+from concurrent.futures import Future
+
+from engine.loop import EngineLoop
+from engine.model_runner import ModelRunner
+
+
+async def warm_up(engine: EngineLoop, runner: ModelRunner) -> None:
+    """Runs every shape once, on the engine thread; raises what that raises."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            runner.warm_up()
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    engine.post(run)
+    await asyncio.wrap_future(done)
+    # What is here now stays for good. Left to the collector, the half million objects of torch
+    # would be looked through in the middle of a step, time and again.
+    gc.freeze()
