@@ -96,10 +96,11 @@ def _build_bpe_engine(metadata: dict[str, Any], table: TokenTable) -> tokenizers
     # A byte without a token is dropped, but first it keeps its neighbours from merging: it gets an
     # id past the others, and Tokenizer leaves those out.
     missing = [piece for piece in BYTE_LEVEL_ALPHABET if piece not in table.ids]
+    merges = [tuple(merge.split(" ", 1)) for merge in metadata[_KEYS.MERGES]]
     try:
         model = models.BPE(
             vocab=table.ids | {piece: len(table.ids) + i for i, piece in enumerate(missing)},
-            merges=[tuple(merge.split(" ", 1)) for merge in metadata[_KEYS.MERGES]],
+            merges=merges,
             ignore_merges=pre_type.ignore_merges,
         )
     except Exception as error:  # the binding raises nothing more precise

@@ -76,12 +76,12 @@ def _read_vocabulary(
     kinds = {decoder["type"] for decoder in decoders}
     if "ByteLevel" in kinds:
         decode_piece = byte_level_bytes
-    elif kinds & {"ByteFallback", "Metaspace"}:
+    elif "ByteFallback" in kinds:
         decode_piece = _spm_piece_bytes
     else:
         raise UnsupportedTokenizerError(
             f"{path}: decoder {', '.join(sorted(kinds)) or 'none'} is not supported; "
-            "supported: ByteLevel, ByteFallback, Metaspace"
+            "supported: ByteLevel, ByteFallback"
         )
     added = engine.get_added_tokens_decoder()
     pieces = {i: piece for piece, i in engine.get_vocab(with_added_tokens=True).items()}
@@ -110,8 +110,6 @@ def _spm_piece_bytes(piece: str) -> bytes:
 
 
 def _strips_leading_space(decoder: dict[str, Any]) -> bool:
-    if decoder["type"] == "Metaspace":
-        return bool(decoder.get("prepend_scheme", "always") != "never")
     return bool(
         decoder["type"] == "Strip"
         and decoder["content"] in (" ", SPM_SPACE)
