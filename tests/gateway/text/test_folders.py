@@ -68,7 +68,8 @@ def test_any_text_is_encoded_and_decoded_as_transformers_does(
     ids = ours.encode(text, add_special_tokens=False)
 
     assert ids == theirs.encode(text, add_special_tokens=False)
-    assert ours.decode(ids) == theirs.decode(ids)
+    assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+    assert ours.decode(ids, skip_special_tokens=False) == theirs.decode(ids)
 
 
 def test_settings_come_from_their_files(smollm2_path: Path, tmp_path: Path) -> None:
