@@ -3,12 +3,26 @@
 import math
 import os
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from baton.v1.generation_pb2 import SamplingParams
 from gateway.complaints import Complaints, refuse
 from gateway.model_limits import ModelLimits
 from gateway.reasons import Reason
 
+# The numbers that have a fixed range, or a fixed default.
+NumberField: TypeAlias = Literal[
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "min_tokens",
+    "n",
+    "logprobs",
+]
 MAX_STOPS = 16
 MAX_STOP_BYTES = 256
 MAX_STOP_TOKEN_IDS = 64
@@ -31,7 +45,7 @@ class Range:
         return f"{bracket}{self.low:g}, {self.high:g}]"
 
 
-RANGES = {
+RANGES: dict[NumberField, Range] = {
     "temperature": Range(0, 2),
     "top_p": Range(0, 1, above_low=True),
     "min_p": Range(0, 1),
@@ -43,7 +57,7 @@ RANGES = {
 }
 LOGIT_BIAS_RANGE = Range(-100, 100)
 # seed, max_tokens and logprobs have no fixed default.
-DEFAULTS = {
+DEFAULTS: dict[NumberField, float] = {
     "temperature": 1.0,
     "top_p": 1.0,
     "top_k": 0,
