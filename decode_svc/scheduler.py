@@ -183,8 +183,9 @@ class DecodeScheduler:
         """Gives each request a block for every token to compute, or some of them and False."""
         try:
             for request in requests:
-                num_blocks = -(-request.num_tokens // self._block_size)
-                request.block_table += self._blocks.allocate(num_blocks - len(request.block_table))
+                num_missing = -(-request.num_tokens // self._block_size) - len(request.block_table)
+                if num_missing:
+                    request.block_table += self._blocks.allocate(num_missing)
         except OutOfBlocks:
             return False
         return True
@@ -204,8 +205,9 @@ class DecodeScheduler:
         request.append(sample.token_id, self._eos_token_ids)
         if attempt.released:
             self._publish(attempt, request, first_block)
-            self._free_finished(request)
-            self._forget_finished(attempt)
+            if request.status.is_finished:
+                self._free_finished(request)
+                self._forget_finished(attempt)
         return Row(attempt, sample.choice, request.num_output_tokens - 1, sample, request.status)
 
     def _publish(self, attempt: Attempt, request: Request, first_block: int) -> None:

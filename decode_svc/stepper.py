@@ -129,12 +129,8 @@ class DecodeStepper:
         try:
             result = self._runner.run(plan.output)
         except Exception:
-            # Whatever it was, only the requests of this step are lost.
             log.exception("step %d failed", self._steps + 1)
-            failed = tuple(dict.fromkeys(plan.attempts))
-            for attempt in failed:
-                self.remove(attempt, ())
-            self._tell(DecodeEvents(self.load(), failed=failed))
+            self._fail(plan)
             return
         self._steps += 1
         rows = self._scheduler.update(plan, result)
@@ -142,15 +138,22 @@ class DecodeStepper:
         self._metrics.observe_step(now - started)
         self._rate.add(now - started)
         self._count_tokens(len(rows))
-        attempts = dict.fromkeys(plan.attempts)
-        for attempt in attempts:
+        for attempt in dict.fromkeys(plan.attempts):
             attempt.pace.observe(now)
         leaving = [row for row in rows if row.attempt.released]
         for row in rows:
             if not row.attempt.released:
                 self._held[row.attempt.attempt_id].append(row)
-        finished = tuple(each for each in attempts if each.released and each.is_finished)
+        ended = dict.fromkeys(row.attempt for row in leaving if row.status.is_finished)
+        finished = tuple(attempt for attempt in ended if attempt.is_finished)
         self._tell(DecodeEvents(self.load(), outputs=pack(leaving), finished=finished))
+
+    def _fail(self, plan: DecodePlan) -> None:
+        """Whatever went wrong, only the requests of this step are lost."""
+        failed = tuple(dict.fromkeys(plan.attempts))
+        for attempt in failed:
+            self.remove(attempt, ())
+        self._tell(DecodeEvents(self.load(), failed=failed))
 
     def _tell(self, events: DecodeEvents) -> None:
         self._last_load = events.load
