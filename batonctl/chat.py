@@ -36,7 +36,7 @@ def run_chat(ask: AskOptions, *, system: str) -> None:
 def _turn(conversation: "Conversation", line: str, *, interactive: bool) -> None:
     if line == "/reset":
         conversation.reset()
-    elif line in ("/help", "/?") and interactive:
+    elif line.startswith("/") and interactive:
         print(_HELP)
     elif line:
         try:

@@ -69,6 +69,7 @@ def chat(
     timeout: flags.Timeout = 600.0,
     json: flags.Json = False,
     max_tokens: flags.MaxTokens = None,
+    min_tokens: flags.MinTokens = None,
     temperature: flags.Temperature = 0.7,
     top_p: flags.TopP = 0.95,
     top_k: flags.TopK = None,
@@ -92,6 +93,7 @@ def chat(
         seed=seed,
         repetition_penalty=repetition_penalty,
         max_tokens=max_tokens,
+        min_tokens=min_tokens,
         stop=tuple(stop or ()),
     )
     ask = AskOptions(address=address, model=model, timeout=timeout, json=json, sampling=sampling)

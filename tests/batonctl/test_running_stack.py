@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from batonctl.ports import find_free_ports
-from tests.batonctl.command import Running, baton
+from tests.batonctl.command import PATIENCE, Running, baton
+from tests.batonctl.terminal import Terminal
 
 FRANCE = ("The capital of France is", "--temperature", "0", "--max-tokens", "5")
 
@@ -135,6 +136,32 @@ def test_chat_ends_with_the_error_of_a_turn_when_nobody_watches(stack: Stack) ->
     run = baton("chat", *flags, stdin="hello\nhello again\n")
     assert run.returncode == 2
     assert "sampling.temperature" in run.stderr
+
+
+def test_ctrl_c_stops_an_answer_and_not_the_conversation(stack: Stack) -> None:
+    # Long enough that the answer does not end before Ctrl-C comes.
+    flags = ("--temperature=0", "--min-tokens=1000", "--address", stack.gateway)
+    with Terminal("chat", *flags) as terminal:
+        terminal.wait_for("> ")
+        terminal.enter("Tell me a story.")
+        terminal.wait_for(" ")
+        terminal.interrupt()
+        terminal.wait_for("(stopped)")
+        terminal.wait_for("> ")
+        terminal.enter("/frobnicate")
+        terminal.wait_for("> ")
+        terminal.enter("/quit")
+        assert terminal.process.wait(PATIENCE) == 0
+
+
+def test_a_failed_turn_does_not_end_an_interactive_conversation(stack: Stack) -> None:
+    with Terminal("chat", "--temperature=9", "--address", stack.gateway) as terminal:
+        terminal.wait_for("> ")
+        terminal.enter("hello")
+        terminal.wait_for("sampling.temperature")
+        terminal.wait_for("> ")
+        terminal.enter("/quit")
+        assert terminal.process.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize("role", ["gateway", "prefill", "decode"])
