@@ -1,20 +1,23 @@
-"""The best tokens of each row, in one order whatever the width asked for."""
+"""The best tokens of a row, in one order whatever the number asked for."""
 
 import torch
 
-_ID_BITS = 32
-_ID_MASK = (1 << _ID_BITS) - 1
+_SEGMENT = 64
 
 
-def best_tokens(values: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ``width`` highest of float32 ``values`` (rows, vocabulary), and their ids.
+def best_tokens(values: torch.Tensor, number: int) -> tuple[list[float], list[int]]:
+    """The ``number`` highest of ``values`` (vocabulary,), best first, and their ids.
 
-    Among equals the lower id comes first: ``topk`` alone leaves their order open, and logits that
-    were computed in bfloat16 are often equal. So it ranks integers that hold the value and the id.
+    Among equals the lower id comes first: ``topk`` leaves their order open, and logits that were
+    computed in bfloat16 are often equal.
     """
-    bits = values.contiguous().view(torch.int32).long()
-    # Floats order like integers where positive and the other way round where negative.
-    ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    keys = (ordered << _ID_BITS) | (_ID_MASK - torch.arange(values.shape[1]))
-    ids = _ID_MASK - (keys.topk(width, dim=-1).values & _ID_MASK)
-    return values.gather(1, ids), ids
+    if number == 0:
+        return [], []
+    segments = values[: values.numel() // _SEGMENT * _SEGMENT].view(-1, _SEGMENT)
+    ids = torch.arange(values.numel())
+    if number <= segments.shape[0]:
+        # So many segments have a value at least this high: the best are among those who do.
+        floor = segments.amax(dim=-1).topk(number).values[-1]
+        ids = (values >= floor).nonzero()[:, 0]
+    best, order = values[ids].sort(descending=True, stable=True)
+    return best[:number].tolist(), ids[order[:number]].tolist()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from engine.batch import Sample, TokenLogprobs
-from engine.draw import Draw, draw_tokens
+from engine.draw import draw_tokens
 from engine.logit_adjustment import LogitAdjustment
 from engine.philox import uniform
 from engine.ranking import best_tokens
@@ -30,52 +30,36 @@ class Sampler:
             adjustment = LogitAdjustment(request, self._eos_token_ids)
             if not adjustment.is_identity:
                 adjustment.apply(logits[row])
-        places = [(row, choice) for row, each in enumerate(requests) for choice in each.choices]
-        token_ids = self._choose(logits, requests, places)
-        logprobs = self._logprobs(logits, requests, places, token_ids)
-        samples: list[list[Sample]] = [[] for _ in requests]
-        for (row, choice), token_id, entry in zip(places, token_ids, logprobs, strict=True):
-            samples[row].append(Sample(choice, token_id, entry))
-        return [tuple(row) for row in samples]
+        greedy: list[int] = []
+        if any(request.params.temperature == 0.0 for request in requests):
+            greedy = logits.argmax(dim=-1).tolist()
+        samples = []
+        for row, request in enumerate(requests):
+            if request.params.temperature == 0.0:
+                token_ids = [greedy[row]] * len(request.choices)
+            else:
+                token_ids = _draw(logits[row], request)
+            samples.append(_samples(logits[row], request, token_ids))
+        return samples
 
-    def _choose(
-        self,
-        logits: torch.Tensor,
-        requests: Sequence[Request],
-        places: Sequence[tuple[int, int]],
-    ) -> list[int]:
-        draws: dict[int, Draw] = {}
-        for index, (row, choice) in enumerate(places):
-            request = requests[row]
-            if request.params.temperature > 0.0:
-                number = uniform(request.params.seed, choice, request.num_tokens)
-                draws[index] = Draw(row, request.params, number)
-        greedy: list[int] = logits.argmax(dim=-1).tolist() if len(draws) < len(places) else []
-        drawn = dict(zip(draws, draw_tokens(logits, list(draws.values())), strict=True))
-        return [
-            drawn[index] if index in drawn else greedy[row] for index, (row, _) in enumerate(places)
-        ]
 
-    def _logprobs(
-        self,
-        logits: torch.Tensor,
-        requests: Sequence[Request],
-        places: Sequence[tuple[int, int]],
-        token_ids: Sequence[int],
-    ) -> list[TokenLogprobs | None]:
-        entries: list[TokenLogprobs | None] = [None] * len(places)
-        wanted = [requests[row].params.logprobs for row, _ in places]
-        indices = [index for index, number in enumerate(wanted) if number is not None]
-        if not indices:
-            return entries
-        rows = torch.tensor([places[index][0] for index in indices])
-        logprobs = logits[rows].log_softmax(dim=-1)
-        chosen = logprobs.gather(1, torch.tensor([[token_ids[index]] for index in indices]))
-        width = min(max(wanted[index] or 0 for index in indices), logits.shape[1])
-        top, top_ids = best_tokens(logprobs, width)
-        for index, value, best, ids in zip(
-            indices, chosen[:, 0].tolist(), top.tolist(), top_ids.tolist(), strict=True
-        ):
-            pairs = tuple(zip(ids, best, strict=True))[: wanted[index]]
-            entries[index] = TokenLogprobs(token_ids[index], value, pairs)
-        return entries
+def _draw(logits: torch.Tensor, request: Request) -> list[int]:
+    position = request.num_tokens
+    numbers = [uniform(request.params.seed, choice, position) for choice in request.choices]
+    return draw_tokens(logits, request.params, numbers)
+
+
+def _samples(
+    logits: torch.Tensor, request: Request, token_ids: Sequence[int]
+) -> tuple[Sample, ...]:
+    """With log probabilities where the request asks for them."""
+    drawn = zip(request.choices, token_ids, strict=True)
+    if request.params.logprobs is None:
+        return tuple(Sample(choice, token_id) for choice, token_id in drawn)
+    logprobs = logits.log_softmax(dim=-1)
+    best, ids = best_tokens(logprobs, min(request.params.logprobs, logits.numel()))
+    top = tuple(zip(ids, best, strict=True))
+    return tuple(
+        Sample(choice, token_id, TokenLogprobs(token_id, logprobs[token_id].item(), top))
+        for choice, token_id in drawn
+    )
