@@ -7,6 +7,8 @@ from collections.abc import Iterable
 import tokenizers
 from tokenizers import normalizers
 
+from gateway.tokenizer.engine import encode_text
+
 
 class ControlShield:
     """Breaks control tokens in message text with a mark that encoding drops again.
@@ -38,8 +40,7 @@ class ControlShield:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text with marks, as if they were not there."""
-        ids: list[int] = self._engine.encode(text, add_special_tokens=False).ids
-        return ids
+        return encode_text(self._engine, text, add_special_tokens=False)
 
 
 def _engine_without_mark(engine: tokenizers.Tokenizer, mark: str) -> tokenizers.Tokenizer:

@@ -7,6 +7,7 @@ import tokenizers
 
 from gateway.chat_template import ChatMessage, ChatTemplate, ChatTemplateError
 from gateway.tokenizer.control_shield import ControlShield
+from gateway.tokenizer.engine import encode_text
 from gateway.tokenizer.vocabulary import Vocabulary
 
 
@@ -67,7 +68,7 @@ class Tokenizer:
 
         ``add_special_tokens`` adds the start token where the model's files ask for one.
         """
-        return self._known(self._engine.encode(text, add_special_tokens=add_special_tokens).ids)
+        return self._known(encode_text(self._engine, text, add_special_tokens))
 
     def encode_chat(self, messages: Sequence[ChatMessage], max_chars: int) -> list[int]:
         """Token ids of a conversation up to where the assistant speaks.

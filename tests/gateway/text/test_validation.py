@@ -329,7 +329,9 @@ def test_both_steps_are_the_whole(smollm2: Tokenizer, limits: ModelLimits) -> No
 
 def test_ranges_and_defaults_are_those_the_proto_promises() -> None:
     proto = Path(generation_pb2.__file__).with_name("generation.proto").read_text()
-    fields = re.findall(r"// ([^\n]*)\n  (?:optional )?\w+ (\w+) = \d+;", proto)
+    message = re.search(r"message SamplingParams \{(.*?)\n\}", proto, re.DOTALL)
+    assert message is not None
+    fields = re.findall(r"// ([^\n]*)\n  [\w<>, ]* (\w+) = \d+;", message[1])
     comments = {name: comment for comment, name in fields}
 
     for name, default in DEFAULTS.items():
