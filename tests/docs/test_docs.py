@@ -1,0 +1,117 @@
+"""What the documents name exists: links, settings, metrics, commands, reasons, rules."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from batonctl.cli.app import app
+from chassis.settings import SettingsError, resolve_settings
+from decode_svc.config import DecodeSettings
+from gateway.config import GatewaySettings
+from prefill_svc.config import PrefillSettings
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PACKAGES = ("batonctl", "chassis", "decode_svc", "gateway", "kvtransfer", "prefill_svc", "worker")
+SOURCES = {
+    path: path.read_text() for package in PACKAGES for path in (ROOT / package).rglob("*.py")
+}
+CODE = "\n".join(SOURCES.values())
+SETTINGS = {"gateway": GatewaySettings, "prefill": PrefillSettings, "decode": DecodeSettings}
+
+PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def is_setting(name: str) -> bool:
+    """Whether a BATON_* variable is one, whatever its value."""
+    service = name.split("_")[1].lower()
+    if service not in SETTINGS:
+        return f'"{name}"' in CODE
+    try:
+        resolve_settings(SETTINGS[service], service, {}, {name: "?"})
+    except SettingsError as error:
+        return "unknown setting" not in str(error)
+    return True
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@PAGE
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)]+)\)", page.read_text())
+    for link in (link for link in links if "://" not in link):
+        target, _, anchor = link.partition("#")
+        there = (page.parent / target).resolve() if target else page
+        assert there.exists(), link
+        assert there.is_relative_to(ROOT), link
+        assert not anchor or anchor in anchors(there), link
+
+
+@PAGE
+def test_environment_names_are_settings(page: Path) -> None:
+    names = set(re.findall(r"\bBATON_[A-Z][A-Z_]*[A-Z]\b(?!_)", page.read_text()))
+    services = {"BATON_GATEWAY", "BATON_PREFILL", "BATON_DECODE"}
+    assert [name for name in names - services if not is_setting(name)] == []
+
+
+@PAGE
+def test_metrics_exist(page: Path) -> None:
+    names = set(re.findall(r"`((?:baton|gen_ai)_[a-z_]+)", page.read_text()))
+    assert [name for name in names if f'"{name}"' not in CODE] == []
+
+
+@PAGE
+def test_commands_exist(page: Path) -> None:
+    commands = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
+    named = set(re.findall(r"(?:`|^|/)baton ([a-z]+)", page.read_text(), re.MULTILINE))
+    assert named <= commands
+
+
+def test_every_metric_is_documented() -> None:
+    made = set(re.findall(r'"((?:baton|gen_ai)_[a-z_]+)"', CODE))
+    metrics = {name for name in made if name.endswith(("_total", "_seconds")) or "blocks" in name}
+    text = (ROOT / "docs" / "operations.md").read_text()
+    assert [name for name in sorted(metrics) if f"`{name}" not in text] == []
+
+
+def test_every_setting_of_the_table_exists() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    table = text.split("## Settings")[1].split("## Health")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
+    services = {"all": set(SETTINGS), "workers": {"prefill", "decode"}}
+    assert len(rows) > 10
+    for names, who in rows:
+        for name in re.findall(r"`(\w+)`", names):
+            for service in services.get(who.strip(), {who.strip()}):
+                assert is_setting(f"BATON_{service.upper()}_{name.upper()}"), (name, service)
+
+
+def test_every_command_is_described_in_the_readme_or_operations() -> None:
+    text = (ROOT / "README.md").read_text() + (ROOT / "docs" / "operations.md").read_text()
+    commands = [c.name or c.callback.__name__ for c in app.registered_commands if c.callback]
+    assert [name for name in commands if f"baton {name}" not in text] == []
+
+
+def test_reasons_of_the_error_table_are_raised_somewhere() -> None:
+    table = (ROOT / "docs" / "protocol.md").read_text().split("## Errors")[1]
+    cells = [line.split("|")[3] for line in table.splitlines() if line.startswith("| ")]
+    reasons = {word for cell in cells for word in re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", cell)}
+    assert len(reasons) > 20
+    raised = re.sub(r'f"NO_\{role.upper\(\)\}_WORKER"', "NO_PREFILL_WORKER NO_DECODE_WORKER", CODE)
+    assert [reason for reason in sorted(reasons) if reason not in raised] == []
+
+
+def test_rules_that_the_code_cites_exist() -> None:
+    rules = set(
+        re.findall(r"^(\d\.\d) ", (ROOT / "docs" / "protocol.md").read_text(), re.MULTILINE)
+    )
+    cited = set(re.findall(r"[Pp]rotocol (\d\.\d)", CODE))
+    protos = "\n".join(path.read_text() for path in (ROOT / "protos").rglob("*.proto"))
+    cited |= set(re.findall(r"rule (\d\.\d)", protos))
+    assert len(cited) > 15
+    assert cited <= rules
