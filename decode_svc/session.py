@@ -56,6 +56,8 @@ class Session:
                     self._submit(number, request.submit)
                 case "cancel":
                     self._worker.cancel(number, request.cancel.handle)
+                case "pair":
+                    self._worker.pair(request.pair)
                 case other:
                     raise InvalidArgument(f"{other} within a session", reason="UNEXPECTED_MESSAGE")
 

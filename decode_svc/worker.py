@@ -1,6 +1,7 @@
 """The decode worker on the event loop: between sessions, hand-offs and the engine thread."""
 
 import asyncio
+import logging
 from dataclasses import replace
 
 from baton.v1 import decode_pb2
@@ -18,7 +19,7 @@ from decode_svc.stepper import DecodeEvents, DecodeStepper
 from engine.block_manager import BlockManager
 from engine.loop import EngineLoop
 from kvtransfer.consumer import Consumer
-from kvtransfer.errors import PullFailed
+from kvtransfer.errors import PullFailed, TransferError
 from kvtransfer.handoff import Completion
 from kvtransfer.pull import PullTimeouts
 from worker.leg import Leg
@@ -26,6 +27,8 @@ from worker.load import Load, LoadBoard
 from worker.metrics import EngineMetrics
 from worker.parts import Parts
 from worker.warm_up import warm_up
+
+log = logging.getLogger(__name__)
 
 
 class DecodeWorker:
@@ -44,6 +47,7 @@ class DecodeWorker:
         self._by_handle: dict[tuple[int, int], DecodeJob] = {}
         self._outboxes: dict[int, Outbox] = {}
         self._num_sessions = 0
+        self._pairings: set[asyncio.Task[None]] = set()
         self._known = KnownAttempts()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -93,6 +97,8 @@ class DecodeWorker:
         self.board.set_accepting(False)
         for job in list(self._jobs.values()):
             self._fail(job, Unavailable("the worker is stopping", reason="WORKER_STOPPING"))
+        for pairing in self._pairings:
+            pairing.cancel()
         await self._consumer.close()
         await asyncio.to_thread(self._engine.stop)
 
@@ -142,6 +148,12 @@ class DecodeWorker:
         job.hand_off = self._loop.create_task(self._hand_off(job))
         self._post_load(self.board.load)
 
+    def pair(self, pair: decode_pb2.Pair) -> None:
+        """Pairs with a prefill worker in the background; one that cannot be is logged."""
+        pairing = self._loop.create_task(self._pair(pair))
+        self._pairings.add(pairing)
+        pairing.add_done_callback(self._pairings.discard)
+
     def is_living(self, session: int, handle: int) -> bool:
         """Whether a handle stands for an attempt that is not over."""
         return (session, handle) in self._by_handle
@@ -162,6 +174,12 @@ class DecodeWorker:
     def oldest_fence(self) -> float:
         """Seconds that blocks have been fenced by a read that failed and did not end."""
         return self._transfers.oldest_fence()
+
+    async def _pair(self, pair: decode_pb2.Pair) -> None:
+        try:
+            await self._consumer.pair(pair.prefill_address, pair.prefill_boot_id)
+        except (ServiceError, TransferError, TimeoutError) as error:
+            log.warning("cannot pair with prefill at %s: %s", pair.prefill_address, error)
 
     # The hand-off of one attempt.
 

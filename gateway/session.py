@@ -62,6 +62,7 @@ class Session:
         self._handles = itertools.count(1)
         self._outgoing: deque[decode_pb2.SessionRequest] = deque()
         self._has_outgoing = asyncio.Event()
+        self._paired: set[bytes] = set()
         self.is_open = False
         self._has_stalled = False
 
@@ -93,6 +94,16 @@ class Session:
             call.cancel()
             self._fail_all(reason)
         raise self._lost(reason)
+
+    def pair(self, prefill_address: str, prefill_boot_id: bytes) -> None:
+        """Tells the worker once of a prefill worker: no first request then waits for both to pair.
+
+        A stream that is not open forgets it: ask again once it is.
+        """
+        if self.is_open and prefill_boot_id not in self._paired:
+            self._paired.add(prefill_boot_id)
+            pair = decode_pb2.Pair(prefill_address=prefill_address, prefill_boot_id=prefill_boot_id)
+            self._send(decode_pb2.SessionRequest(pair=pair))
 
     def submit(self, submit: decode_pb2.Submit, sink: DecodeSink) -> int:
         """Queues the attempt under a new handle, set in ``submit``, and returns the handle.

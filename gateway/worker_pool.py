@@ -77,8 +77,17 @@ class WorkerPool:
         return [link.worker for link in self._links[role].values() if link.worker is not None]
 
     def _notify(self) -> None:
+        self._pair_compatible()
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def _pair_compatible(self) -> None:
+        """Pairs every two workers that may be routed to together (protocol 2.4)."""
+        for decode in self.decode_workers:
+            for prefill in self.prefill_workers:
+                identity = prefill.identity
+                if decode.session and identity.layout_digest == decode.identity.layout_digest:
+                    decode.session.pair(identity.address, identity.boot_id)
 
     async def _refresh(self, role: str) -> None:
         resolver = self._resolvers[role]

@@ -198,6 +198,7 @@ class ScriptedDecode(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
     def __init__(self, **info: Any) -> None:
         super().__init__(**info)
         self.calls: asyncio.Queue[SubmitCall] = asyncio.Queue()
+        self.pairs: asyncio.Queue[decode_pb2.Pair] = asyncio.Queue()
         self.num_calls = 0
         self.num_sessions = 0
         self.hang_up = asyncio.Event()
@@ -235,6 +236,8 @@ class ScriptedDecode(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
                 calls[request.submit.handle] = call
                 self.num_calls += 1
                 self.calls.put_nowait(call)
+            elif request.HasField("pair"):
+                self.pairs.put_nowait(request.pair)
             else:
                 calls[request.cancel.handle].cancelled.set()
                 calls[request.cancel.handle].finished(decode_pb2.OUTCOME_CANCELLED)

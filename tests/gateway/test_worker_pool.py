@@ -140,3 +140,24 @@ async def test_a_name_without_addresses_adds_none() -> None:
 def test_a_target_without_a_port_is_refused(target: str) -> None:
     with pytest.raises(TargetError, match="host:port"):
         Resolver([target])
+
+
+async def test_a_decode_worker_is_told_once_of_the_prefill_workers_it_can_read_from(
+    pools: PoolStage,
+) -> None:
+    other, prefill, decode = (
+        ScriptedPrefill(layout_digest=b"other"),
+        ScriptedPrefill(),
+        ScriptedDecode(),
+    )
+    pool = await pools.pool(
+        [await pools.serve(other), await pools.serve(prefill)], [await pools.serve(decode)]
+    )
+    await until(pool, lambda: sum(worker.ready for worker in pool.prefill_workers) == 2)
+    async with asyncio.timeout(10):
+        pair = await decode.pairs.get()
+    assert pair.prefill_address == prefill.address
+    assert pair.prefill_boot_id == prefill.info.boot_id
+    prefill.report(pending_tokens=5)
+    await until(pool, lambda: any(worker.pending_tokens == 5 for worker in pool.prefill_workers))
+    assert decode.pairs.empty()

@@ -62,6 +62,7 @@ class SessionRequest(google.protobuf.message.Message):
     HELLO_FIELD_NUMBER: builtins.int
     SUBMIT_FIELD_NUMBER: builtins.int
     CANCEL_FIELD_NUMBER: builtins.int
+    PAIR_FIELD_NUMBER: builtins.int
     @property
     def hello(self) -> Global___Hello:
         """First message of the stream."""
@@ -74,16 +75,21 @@ class SessionRequest(google.protobuf.message.Message):
     def cancel(self) -> Global___Cancel:
         """Stop an attempt; answered by Finished(cancelled), also when it is unknown or already over."""
 
+    @property
+    def pair(self) -> Global___Pair:
+        """A prefill worker that later Submits may name; not answered."""
+
     def __init__(
         self,
         *,
         hello: Global___Hello | None = ...,
         submit: Global___Submit | None = ...,
         cancel: Global___Cancel | None = ...,
+        pair: Global___Pair | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["cancel", b"cancel", "hello", b"hello", "message", b"message", "submit", b"submit"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "hello", b"hello", "message", b"message", "submit", b"submit"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["hello", "submit", "cancel"] | None: ...
+    def HasField(self, field_name: typing.Literal["cancel", b"cancel", "hello", b"hello", "message", b"message", "pair", b"pair", "submit", b"submit"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "hello", b"hello", "message", b"message", "pair", b"pair", "submit", b"submit"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["hello", "submit", "cancel", "pair"] | None: ...
 
 Global___SessionRequest: typing_extensions.TypeAlias = SessionRequest
 
@@ -197,6 +203,30 @@ class Cancel(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["handle", b"handle"]) -> None: ...
 
 Global___Cancel: typing_extensions.TypeAlias = Cancel
+
+@typing.final
+class Pair(google.protobuf.message.Message):
+    """Asks the worker to pair with a prefill worker now, so that no first request waits for it (rule 2.4). A pair
+    that fails is tried again by the first Submit, which then fails with the reason.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PREFILL_ADDRESS_FIELD_NUMBER: builtins.int
+    PREFILL_BOOT_ID_FIELD_NUMBER: builtins.int
+    prefill_address: builtins.str
+    """Address (host:port) of the prefill worker."""
+    prefill_boot_id: builtins.bytes
+    """Boot id (16 bytes) of that worker."""
+    def __init__(
+        self,
+        *,
+        prefill_address: builtins.str = ...,
+        prefill_boot_id: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["prefill_address", b"prefill_address", "prefill_boot_id", b"prefill_boot_id"]) -> None: ...
+
+Global___Pair: typing_extensions.TypeAlias = Pair
 
 @typing.final
 class SessionResponse(google.protobuf.message.Message):

@@ -77,7 +77,7 @@ class GenerationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GenerateStream(self, request, context):
-        """Generates and streams text as it is produced. The last message has `usage` set.
+        """Generates and streams text as it is produced. The last message has `summary` set.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -163,7 +163,7 @@ class GenerationServiceStub(typing.Generic[_GenerationServiceGenerateType, _Gene
     """Generates and answers once, when all choices have ended."""
 
     GenerateStream: _GenerationServiceGenerateStreamType
-    """Generates and streams text as it is produced. The last message has `usage` set."""
+    """Generates and streams text as it is produced. The last message has `summary` set."""
 
     Tokenize: _GenerationServiceTokenizeType
     """Turns a prompt into token ids, exactly as Generate would."""
@@ -216,7 +216,7 @@ class GenerationServiceServicer(metaclass=abc.ABCMeta):
         request: baton.v1.generation_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[baton.v1.gateway_pb2.GenerateStreamResponse], collections.abc.AsyncIterator[baton.v1.gateway_pb2.GenerateStreamResponse]]:
-        """Generates and streams text as it is produced. The last message has `usage` set."""
+        """Generates and streams text as it is produced. The last message has `summary` set."""
 
     @abc.abstractmethod
     def Tokenize(

@@ -143,7 +143,7 @@ class Chat(google.protobuf.message.Message):
     MESSAGES_FIELD_NUMBER: builtins.int
     @property
     def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
-        """The messages so far, oldest first; at least one."""
+        """The messages so far, oldest first; at least one, and the last one the user's."""
 
     def __init__(
         self,
