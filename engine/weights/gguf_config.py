@@ -12,6 +12,25 @@ from engine.weights.stored_tensor import dequantize
 
 SUPPORTED_ARCHITECTURES = ("llama", "qwen2", "qwen3")
 _EOS_KEYS = ("eos", "eot", "eom")
+# Files often name one end token and forget the others, so these count by their text, too. llama.cpp
+# has the same list.
+END_TEXTS = frozenset(
+    (
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|end_of_text|>",
+        "<|endoftext|>",
+        "<end_of_turn>",
+        "<end_of_utterance>",
+        "</s>",
+        "<EOT>",
+        "[EOT]",
+        "[EOS]",
+        "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    )
+)
 _ROPE_FACTORS = "rope_freqs.weight"
 
 
@@ -123,4 +142,5 @@ def _rope_scaling(file: GgufFile, keys: _Metadata) -> RopeScaling:
 
 def _eos_token_ids(file: GgufFile) -> frozenset[int]:
     ids = (file.metadata.get(f"tokenizer.ggml.{key}_token_id") for key in _EOS_KEYS)
-    return frozenset(int(token_id) for token_id in ids if token_id is not None)
+    named = frozenset(int(token_id) for token_id in ids if token_id is not None)
+    return named | file.indices_of("tokenizer.ggml.tokens", END_TEXTS)

@@ -1,13 +1,14 @@
 """The index of a GGUF file, read without materialising its tokenizer.
 
 ``gguf.GGUFReader`` makes a numpy array for each string of the vocabulary and of the merges, which
-costs seconds; a worker needs none of them, so here arrays of strings are only stepped over. Types,
+costs seconds; a worker needs few of them, so here arrays of strings are only stepped over. Types,
 block sizes and rare dequantisations still come from the ``gguf`` library.
 """
 
 import math
 import os
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,14 @@ class GgufEntry:
     num_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class SkippedStrings:
+    """An array of strings that was stepped over: where its first one begins, and how many."""
+
+    position: int
+    length: int
+
+
 class _Cursor:
     """Reads little-endian values one after another."""
 
@@ -69,11 +78,12 @@ class _Cursor:
         return self.scalar(_SCALARS[gguf.GGUFValueType(kind)])
 
     def _array(self, kind: int, length: int) -> Any:
-        """A numeric array as a tuple; None for strings (the tokenizer's), which are skipped."""
+        """A numeric array as a tuple; strings (the tokenizer's) are skipped."""
         if kind == gguf.GGUFValueType.STRING:
+            skipped = SkippedStrings(self.position, length)
             for _ in range(length):
                 self._take(self.scalar("<Q"))
-            return None
+            return skipped
         if kind == gguf.GGUFValueType.ARRAY:
             return tuple(self.value(kind) for _ in range(length))
         code = _SCALARS[gguf.GGUFValueType(kind)][1]
@@ -89,7 +99,7 @@ class _Cursor:
 
 
 class GgufFile:
-    """``metadata``: values by key (None for arrays of strings). ``entries``: tensors by name.
+    """``metadata``: values by key, SkippedStrings where many. ``entries``: tensors by name.
 
     The file is mapped, not read: tensors that need no conversion share its pages.
     """
@@ -135,6 +145,15 @@ class GgufFile:
         block_size, type_size = gguf.GGML_QUANT_SIZES[kind]
         num_bytes = math.prod(dims) // block_size * type_size
         return name, kind, dims[::-1], cursor.scalar("<Q"), num_bytes
+
+    def indices_of(self, key: str, texts: Collection[str]) -> frozenset[int]:
+        """Places of ``texts`` in an array of strings; empty where the file has no such array."""
+        skipped = self.metadata.get(key)
+        if not isinstance(skipped, SkippedStrings):
+            return frozenset()
+        cursor = _Cursor(self._data)
+        cursor.position = skipped.position
+        return frozenset(i for i in range(skipped.length) if cursor.string() in texts)
 
     def raw(self, name: str) -> torch.Tensor:
         """The bytes of a tensor, (num_bytes,) uint8, shared with the mapped file."""

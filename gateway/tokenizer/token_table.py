@@ -13,7 +13,7 @@ _KEYS = Keys.Tokenizer
 _SPECIAL_TYPES = (TokenType.CONTROL, TokenType.UNKNOWN)
 # Files often name one end token and forget the others, so these count by their text, and are
 # control tokens whatever type the file gives them. llama.cpp has the same list.
-_END_TEXTS = {
+END_TEXTS = {
     "<|eot_id|>",
     "<|eom_id|>",
     "<|im_end|>",
@@ -49,7 +49,7 @@ class TokenTable:
         types = list(metadata.get(_KEYS.TOKEN_TYPE, [TokenType.NORMAL] * len(pieces)))
         if len(types) != len(pieces):
             raise TokenizerError(f"{len(pieces)} tokens but {len(types)} token types")
-        for text in _END_TEXTS & ids.keys():
+        for text in END_TEXTS & ids.keys():
             types[ids[text]] = TokenType.CONTROL
         return cls(pieces, tuple(types), ids)
 
@@ -61,7 +61,7 @@ class TokenTable:
     @property
     def end_ids(self) -> frozenset[int]:
         """Tokens that end a text or a turn, by their text."""
-        return frozenset(self.ids[text] for text in _END_TEXTS & self.ids.keys())
+        return frozenset(self.ids[text] for text in END_TEXTS & self.ids.keys())
 
     @property
     def normal_ids(self) -> frozenset[int]:

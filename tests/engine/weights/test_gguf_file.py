@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.errors import CheckpointError
-from engine.weights.gguf_file import GgufFile
+from engine.weights.gguf_file import GgufFile, SkippedStrings
 from engine.weights.stored_tensor import dequantize
 
 KINDS = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q5_0"]
@@ -50,7 +50,9 @@ def test_metadata_is_read_and_the_vocabulary_skipped(values: np.ndarray, tmp_pat
     assert file.metadata["general.architecture"] == "llama"
     assert file.metadata["llama.rope.freq_base"] == 5.0
     assert file.metadata["llama.numbers"] == (3, 1, 2)
-    assert file.metadata["tokenizer.ggml.tokens"] is None
+    assert isinstance(file.metadata["tokenizer.ggml.tokens"], SkippedStrings)
+    assert file.indices_of("tokenizer.ggml.tokens", {"no such token"}) == frozenset()
+    assert file.indices_of("no.such.key", {"a"}) == frozenset()
 
 
 @pytest.mark.parametrize("keep", [0.1, 0.5, 0.95], ids=["in header", "in index", "in tensor"])
