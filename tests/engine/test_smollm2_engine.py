@@ -1,18 +1,25 @@
 """The default model through the unsplit engine: the whole compute path against fixed answers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engine.config import EngineConfig
 from engine.llm_engine import LLMEngine
+from engine.philox import uniform
 from engine.request import RequestStatus
 from engine.sampling_params import SamplingParams
+from tests.engine.plain_sampling import plain_draw
 
 # "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 PROMPT = [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
 # "The capital of France is Paris.<|im_end|>"
 ANSWER = (504, 3575, 282, 4649, 314, 7042, 30, 2)
+# In bf16 and q4 another token may come only where the two best logits are this close (greedy), or
+# the uniform number is this close to the border of the drawn token's interval.
+GAP_TOLERANCE = 0.25
+MARGIN_TOLERANCE = 0.03
 
 
 def make_engine(path: Path, dtype: str, quantization: str) -> LLMEngine:
@@ -43,16 +50,57 @@ def test_golden_greedy_answer(smollm2_path: Path, dtype: str, quantization: str)
     engine.blocks.check()
 
 
+def make_requests(number: int) -> tuple[list[list[int]], list[SamplingParams]]:
+    """Prompts of four lengths; every second request is greedy."""
+    prompts = [PROMPT[:2] + PROMPT[2:] * (1 + index % 4) for index in range(number)]
+    greedy = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+    params = [
+        greedy if index % 2 == 0 else replace(greedy, temperature=0.8, top_p=0.95, seed=index)
+        for index in range(number)
+    ]
+    return prompts, params
+
+
 def test_float32_text_is_the_same_alone_and_in_a_batch_of_32(smollm2_path: Path) -> None:
     engine = make_engine(smollm2_path, "float32", "none")
-    prompts = [PROMPT[:2] + PROMPT[2:] * (1 + index % 4) for index in range(32)]
-    params = [
-        SamplingParams(
-            temperature=(0.0, 0.8)[index % 2], top_p=0.95, seed=index, max_tokens=8, ignore_eos=True
-        )
-        for index in range(32)
-    ]
+    prompts, params = make_requests(32)
     together = engine.generate(prompts, params)
     for prompt, each, (expected,) in zip(prompts[:6], params[:6], together[:6], strict=True):
         ((alone,),) = engine.generate([prompt], [each])
         assert alone.token_ids == expected.token_ids
+
+
+def closeness(engine: LLMEngine, token_ids: list[int], params: SamplingParams) -> float:
+    """How near the next token is to being another: the gap of the two best logits if greedy, else
+    by how much the uniform number may move."""
+    vocab_size = engine.runner.model_config.vocab_size
+    ((completion,),) = engine.generate(
+        [token_ids], [replace(params, max_tokens=1, logprobs=vocab_size)]
+    )
+    top = completion.logprobs[0].top
+    if params.temperature == 0.0:
+        return top[0][1] - top[1][1]
+    logits = [logprob for _, logprob in sorted(top)]
+    return plain_draw(logits, params, uniform(params.seed, 0, len(token_ids))).margin
+
+
+@pytest.mark.parametrize("quantization", ["none", "q4"], ids=["bfloat16", "q4"])
+def test_lower_precision_differs_from_itself_only_at_near_ties(
+    smollm2_path: Path, quantization: str
+) -> None:
+    """Alone and in a batch the kernels differ, and so do the last bits of the logits."""
+    engine = make_engine(smollm2_path, "bfloat16", quantization)
+    prompts, params = make_requests(32)
+    params = [replace(each, max_tokens=16) for each in params]
+    together = engine.generate(prompts, params)
+    num_equal = 0
+    for prompt, each, (batched,) in zip(prompts[:8], params[:8], together[:8], strict=True):
+        ((alone,),) = engine.generate([prompt], [each])
+        pairs = list(zip(alone.token_ids, batched.token_ids, strict=True))
+        first = next((place for place, (a, b) in enumerate(pairs) if a != b), len(pairs))
+        num_equal += first
+        if first < len(pairs):
+            known = prompt + list(alone.token_ids[:first])
+            limit = GAP_TOLERANCE if each.temperature == 0.0 else MARGIN_TOLERANCE
+            assert closeness(engine, known, each) < limit
+    assert num_equal > 60
