@@ -13,4 +13,5 @@ def require_model(name_or_path: str) -> LocalModel:
     try:
         return resolve(name_or_path)
     except ServiceError as error:
-        raise InputError(error.message, hint=f"`baton pull {name_or_path}` gets a model") from None
+        # The message says what there is and how to get it.
+        raise InputError(error.message) from None

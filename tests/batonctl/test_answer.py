@@ -8,7 +8,9 @@ from batonctl.answer import Answer
 EOS = generation_pb2.FinishInfo(reason=generation_pb2.FINISH_REASON_EOS, stop_token_id=2)
 
 
-def delta(index: int, text: str, *ids: int, finish: generation_pb2.FinishInfo | None = None):  # type: ignore[no-untyped-def]
+def delta(
+    index: int, text: str, *ids: int, finish: generation_pb2.FinishInfo | None = None
+) -> gateway_pb2.ChoiceDelta:
     return gateway_pb2.ChoiceDelta(index=index, text=text, token_ids=ids, finish=finish)
 
 

@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_a_taken_port_is_named_with_the_flag_that_changes_it() -> None:
     assert "--prefill-port" in run.stderr
 
 
-def test_a_file_that_is_no_model_is_refused(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     fake = tmp_path / "fake.gguf"
     fake.write_bytes(b"not a model")
     run = baton("pull", str(fake), env={"BATON_MODEL_DIR": str(tmp_path / "store")})
@@ -96,7 +97,7 @@ def test_a_file_that_is_no_model_is_refused(tmp_path) -> None:  # type: ignore[n
     assert "fake.gguf is not a GGUF file" in run.stderr
 
 
-def test_models_lists_the_catalogue_and_what_is_here(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_models_lists_the_catalogue_and_what_is_here(tmp_path: Path) -> None:
     run = baton("models", "--json", env={"BATON_MODEL_DIR": str(tmp_path)})
     models = json.loads(run.stdout)["models"]
     assert {"name": "smollm2-135m", "path": None}.items() <= models[0].items()
