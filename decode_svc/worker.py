@@ -262,6 +262,8 @@ class DecodeWorker:
         self._end(job, outcome.cancelled(job), None)
 
     def _fail(self, job: DecodeJob, error: ServiceError) -> None:
+        if not job.ended:
+            log.info("attempt %s: %s: %s", job.attempt.attempt_id.hex(), error.reason, error)
         self._end(job, outcome.failed(job, error), error)
 
     def _end(

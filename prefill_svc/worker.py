@@ -1,6 +1,7 @@
 """The prefill worker on the event loop: between calls, the engine thread and the hand-off."""
 
 import asyncio
+import logging
 
 from chassis.errors import (
     Aborted,
@@ -33,6 +34,8 @@ _LEASE_ERRORS: dict[LeaseEnd, tuple[str, str]] = {
     LeaseEnd.HANDOFF_TIMEOUT: ("HANDOFF_TIMEOUT", "no decode worker came for the KV in time"),
     LeaseEnd.REVOKED: ("LEASE_REVOKED", "the KV was given up"),
 }
+
+log = logging.getLogger(__name__)
 
 
 class PrefillWorker:
@@ -208,6 +211,8 @@ class PrefillWorker:
         del self._jobs[job.attempt_id]
         self._engine.post(lambda: self._stepper.scheduler.remove(job.attempt_id))
         job.end(error)
+        if error is not None:
+            log.info("attempt %s ended: %s: %s", job.attempt_id.hex(), error.reason, error)
         if not self._jobs:
             self._idle.set()
 
