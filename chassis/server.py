@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import grpc.aio
 from grpc_reflection.v1alpha import reflection
@@ -35,8 +36,12 @@ class ServerSettings:
     max_concurrent_streams: int = setting(
         10_000, help="calls that one connection may have open", minimum=1
     )
-    log_level: str = setting("info", help="debug, info, warning or error")
-    log_format: str = setting("text", help="text (key=value) or json")
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", help="least serious log lines to write"
+    )
+    log_format: Literal["text", "json"] = setting(
+        "text", help="form of the log lines: key=value pairs, or JSON objects"
+    )
 
     @property
     def address(self) -> str:
