@@ -1,9 +1,13 @@
 """The local trace store: bounded over all processes, never a torn line."""
 
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from chassis.telemetry import trace_files
 from chassis.telemetry.trace_files import TraceFileWriter
 
 
@@ -31,6 +35,24 @@ def test_a_writer_whose_segment_was_removed_starts_another(tmp_path: Path) -> No
     writer.append(b"2\n")
     writer.close()
     assert [path.read_bytes() for path in tmp_path.glob("*.jsonl")] == [b"2\n"]
+
+
+def test_other_processes_wait_while_room_is_made_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_room, refused = trace_files.make_room, []
+
+    def make_room_and_try_the_lock(directory: Path, limit: int) -> None:
+        make_room(directory, limit)
+        with (directory / ".lock").open() as lock, pytest.raises(BlockingIOError):
+            refused.append(limit)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    monkeypatch.setattr(trace_files, "make_room", make_room_and_try_the_lock)
+    writer = TraceFileWriter(tmp_path, "gateway", total_limit=4000)
+    writer.append(b"1\n")
+    writer.close()
+    assert refused == [3998]
 
 
 WRITER = """
