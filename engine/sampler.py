@@ -7,7 +7,6 @@ import torch
 from engine.batch import Sample, TokenLogprobs
 from engine.draw import draw_tokens
 from engine.logit_adjustment import LogitAdjustment
-from engine.philox import uniform
 from engine.ranking import best_tokens
 from engine.request import Request
 
@@ -38,15 +37,11 @@ class Sampler:
             if request.params.temperature == 0.0:
                 token_ids = [greedy[row]] * len(request.choices)
             else:
-                token_ids = _draw(logits[row], request)
+                token_ids = draw_tokens(
+                    logits[row], request.params, request.num_tokens, request.choices
+                )
             samples.append(_samples(logits[row], request, token_ids))
         return samples
-
-
-def _draw(logits: torch.Tensor, request: Request) -> list[int]:
-    position = request.num_tokens
-    numbers = [uniform(request.params.seed, choice, position) for choice in request.choices]
-    return draw_tokens(logits, request.params, numbers)
 
 
 def _samples(
