@@ -208,7 +208,6 @@ class Attempt:
     def _take_first_tokens(self, response: prefill_pb2.PrefillResponse) -> None:
         if self._is_over:
             return
-        self._is_prefilled = True
         self._owner.prefilled(response)
         index = len(self.plan.token_ids) - self.plan.num_prompt_tokens
         for first in response.first_tokens:
@@ -217,6 +216,8 @@ class Attempt:
             logprobs = first.logprobs if first.HasField("logprobs") else None
             finish = first.finish if first.HasField("finish") else None
             self.decode_token(first.choice, index, first.token_id, logprobs, finish)
+        # Not before all are taken: decode may be done already, and wait for nothing but these.
+        self._is_prefilled = True
         self._conclude()
 
     def _conclude(self) -> None:
