@@ -42,7 +42,9 @@ class LogitAdjustment:
         ids = torch.tensor(list(set(self._request.token_ids)))
         seen = logits[ids]
         penalty = self._params.repetition_penalty
-        logits[ids] = torch.where(seen > 0, seen / penalty, seen * penalty)
+        penalized = torch.where(seen > 0, seen / penalty, seen * penalty)
+        # A tiny penalty divides to infinity, and infinite logits have no distribution.
+        logits[ids] = penalized.clamp_(max=torch.finfo(penalized.dtype).max)
 
     def _penalize_output(self, logits: torch.Tensor) -> None:
         counts = Counter(self._request.output_token_ids)

@@ -167,3 +167,16 @@ def test_a_token_out_of_the_top_still_has_its_logprob() -> None:
         assert (entry.logprob == entry.top[0][1]) == (entry.token_id == 1)
         drawn.add(entry.token_id)
     assert len(drawn) > 2
+
+
+@pytest.mark.parametrize("penalty", [1e-38, 2.0**-149], ids=["tiny", "smallest float"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_repetition_penalty_near_zero_still_draws_a_seen_token(
+    penalty: float, temperature: float
+) -> None:
+    request = make_request(
+        [1, 2], [], repetition_penalty=penalty, temperature=temperature, logprobs=1
+    )
+    sample = sample_one([9.0, 50.0, -3.0, 0.0], request)
+    assert sample.token_id == 1
+    assert sample.logprobs is not None and sample.logprobs.logprob == 0.0
