@@ -6,7 +6,8 @@ from contextlib import AsyncExitStack
 
 from baton.v1 import gateway_pb2_grpc
 from chassis import telemetry
-from chassis.lifecycle import Shutdown, serve_until_shutdown
+from chassis.errors import ServiceError
+from chassis.lifecycle import CannotStart, Shutdown, serve_until_shutdown
 from chassis.metrics import Metrics
 from chassis.model_store import LocalModel, resolve
 from chassis.server import create_server
@@ -19,6 +20,7 @@ from gateway.resolver import Resolver
 from gateway.router import Router
 from gateway.servicer import GenerationServicer
 from gateway.tokenizer import load_tokenizer
+from gateway.tokenizer.errors import TokenizerError
 from gateway.worker_pool import WorkerPool
 
 log = logging.getLogger(__name__)
@@ -33,9 +35,12 @@ async def serve(
 
     It is ready once a compatible pair of workers is; what arrives earlier is answered UNAVAILABLE
     with the reason. ``shares_port``: other processes listen on the same port, and the metrics
-    page is the parent's.
+    page is the parent's. Raises CannotStart.
     """
-    model = resolve(settings.model)
+    try:
+        model = resolve(settings.model)
+    except ServiceError as error:
+        raise CannotStart(str(error)) from error
     async with AsyncExitStack() as stack:
         telemetry.setup("gateway")
         stack.callback(telemetry.shutdown)
@@ -66,7 +71,10 @@ async def serve(
 async def _service(
     settings: GatewaySettings, model: LocalModel, router: Router, registry: Metrics
 ) -> tuple[Orchestrator, GenerationServicer]:
-    tokenizer = await asyncio.to_thread(load_tokenizer, model.path)
+    try:
+        tokenizer = await asyncio.to_thread(load_tokenizer, model.path)
+    except TokenizerError as error:
+        raise CannotStart(str(error)) from error
     metrics = GatewayMetrics(registry, model.name)
     admission = Admission(
         AdmissionLimits(settings.max_in_flight, settings.max_queue, settings.max_queue_seconds),
