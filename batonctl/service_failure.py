@@ -23,7 +23,9 @@ def command_error(error: ServiceError, address: str = "") -> CommandError:
     text = f"{error.message} ({error.reason})"
     match error:
         case InvalidArgument() | NotFound() | OutOfRange():
-            fields = "; ".join(f"{v.field}: {v.description}" for v in error.violations)
+            # One wrong field is usually the whole message: do not say it twice.
+            complaints = [f"{v.field}: {v.description}" for v in error.violations]
+            fields = "; ".join(c for c in complaints if len(complaints) > 1 or c != error.message)
             return InputError(text, hint=fields)
         case ResourceExhausted() | Unavailable():
             return UnreachableError(text, hint=_when(error))

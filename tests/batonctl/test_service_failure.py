@@ -31,3 +31,12 @@ def test_a_full_queue_says_when_to_come_back() -> None:
     error = command_error(full, "a:1")
     assert error.exit_code == 3
     assert error.hint == "try again in 1.2 s"
+
+
+def test_one_wrong_field_is_not_said_twice() -> None:
+    violation = errors.Violation("model", "no model 'x'")
+    wrong = errors.InvalidArgument("model: no model 'x'", reason="R", violations=[violation])
+    assert command_error(wrong).lines() == ["baton: model: no model 'x' (R)"]
+    other = errors.Violation("sampling.n", "0 is not in [1, 16]")
+    both = errors.InvalidArgument("two", reason="R", violations=[violation, other])
+    assert command_error(both).hint == "model: no model 'x'; sampling.n: 0 is not in [1, 16]"
