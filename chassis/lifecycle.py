@@ -14,12 +14,13 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import uvloop
 
-from chassis.server import Server
+from chassis.metrics import Metrics
+from chassis.server import Server, ServerSettings
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +108,19 @@ async def _run(main: Callable[[Shutdown], Coroutine[Any, Any, None]]) -> int:
     return 0
 
 
+@contextmanager
+def serve_page(metrics: Metrics, settings: ServerSettings) -> Iterator[None]:
+    """Serves the metrics page while entered. Raises CannotStart if its port is taken."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(metrics.serve(settings.host, settings.page_port))
+        except OSError as error:
+            where = f"{settings.host}:{settings.page_port}"
+            text = f"cannot serve metrics on {where}: {error.strerror or error}"
+            raise CannotStart(text) from error
+        yield
+
+
 async def serve_until_shutdown(
     server: Server,
     shutdown: Shutdown,
@@ -119,8 +133,12 @@ async def serve_until_shutdown(
     On shutdown the service names turn NOT_SERVING and ``drain`` runs: it refuses new work and
     returns when none is left, at most ``drain_grace`` seconds, cut short by a second signal.
     Calls go on being served meanwhile, so that work in flight can still open its streams.
+    Raises CannotStart if the port is taken.
     """
-    await server.start()
+    try:
+        await server.start()
+    except RuntimeError as error:
+        raise CannotStart(f"cannot listen on {server.settings.address}: {error}") from error
     try:
         if warm_up is not None:
             await warm_up()

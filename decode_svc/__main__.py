@@ -1,5 +1,6 @@
 """``python -m decode_svc``: one decode worker."""
 
+import logging
 import sys
 from functools import partial
 
@@ -8,13 +9,19 @@ from chassis.logs import setup_logging
 from chassis.settings import load_settings
 from decode_svc.config import DecodeSettings
 
+log = logging.getLogger(__name__)
+
 
 def main() -> int:
     """Runs until SIGTERM; returns the exit code."""
     settings = load_settings(DecodeSettings, "decode")
     setup_logging("decode", level=settings.server.log_level, form=settings.server.log_format)
     # Late: --help and wrong settings answer without loading torch.
-    from decode_svc.server import serve
+    try:
+        from decode_svc.server import serve
+    except ModuleNotFoundError as error:
+        log.error("cannot start: %s; install the engine extra: pip install -e '.[engine]'", error)
+        return 1
 
     return run(partial(serve, settings))
 

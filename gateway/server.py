@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from baton.v1 import gateway_pb2_grpc
 from chassis import telemetry
 from chassis.errors import ServiceError
-from chassis.lifecycle import CannotStart, Shutdown, serve_until_shutdown
+from chassis.lifecycle import CannotStart, Shutdown, serve_page, serve_until_shutdown
 from chassis.metrics import Metrics
 from chassis.model_store import LocalModel, resolve
 from chassis.server import create_server
@@ -57,7 +57,7 @@ async def serve(
         server = create_server(settings.server, SERVICES, reuse_port=shares_port)
         gateway_pb2_grpc.add_GenerationServiceServicer_to_server(servicer, server.grpc)
         if not shares_port:
-            stack.enter_context(registry.serve(settings.server.host, settings.server.page_port))
+            stack.enter_context(serve_page(registry, settings.server))
 
         async def pair_is_ready() -> None:
             log.info("live on %s:%d, waits for workers", server.settings.host, server.port)

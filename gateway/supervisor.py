@@ -14,7 +14,7 @@ from functools import partial
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from chassis.lifecycle import CLOSE_GRACE, Shutdown, run
+from chassis.lifecycle import CLOSE_GRACE, CannotStart, Shutdown, run, serve_page
 from chassis.logs import setup_logging
 from chassis.metrics import Metrics, forget_process, share_metrics
 from chassis.server import ServerSettings
@@ -39,7 +39,7 @@ async def supervise(settings: GatewaySettings, shutdown: Shutdown) -> None:
     page = Metrics()
     with share_metrics(), _reserved(settings.server) as port:
         child = replace(settings, server=replace(settings.server, port=port))
-        with page.serve(settings.server.host, settings.server.page_port), shutdown.in_service():
+        with serve_page(page, settings.server), shutdown.in_service():
             places = [_keep_running(child, shutdown) for _ in range(settings.workers)]
             await asyncio.gather(*places)
 
@@ -112,7 +112,7 @@ def _reserved(server: ServerSettings) -> Iterator[int]:
         try:
             probe.bind((server.host, server.port))
         except OSError as error:
-            raise RuntimeError(f"cannot listen on {server.address}: {error}") from error
+            raise CannotStart(f"cannot listen on {server.address}: {error}") from error
         port: int = probe.getsockname()[1]
     with socket.socket(family) as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from chassis import telemetry
-from chassis.lifecycle import Shutdown
+from chassis.lifecycle import Shutdown, serve_page
 from chassis.metrics import Metrics
 from chassis.server import ServerSettings
 from kvtransfer.transfer_thread import TransferThread
@@ -65,7 +65,7 @@ async def open_parts(
         metrics = Metrics()
         with (
             open_transfers(model, identity.boot_id, on_failure) as transfers,
-            metrics.serve(server.host, server.page_port),
+            serve_page(metrics, server),
         ):
             yield Parts(identity, model, transfers, metrics, on_failure)
     finally:
