@@ -9,10 +9,17 @@ import asyncio
 from baton.client import BatonClient, assistant, system, user
 
 
+def read_question() -> str:
+    try:
+        return input("> ").strip()
+    except EOFError:
+        return ""
+
+
 async def main() -> None:
     messages = [system("You are a helpful assistant. Answer in one or two sentences.")]
     async with BatonClient("127.0.0.1:7100") as client:
-        while question := (await asyncio.to_thread(input, "> ")).strip():
+        while question := await asyncio.to_thread(read_question):
             messages.append(user(question))
             answer = ""
             async for message in client.stream(messages, max_tokens=200, temperature=0.3):
