@@ -1,5 +1,6 @@
 """The local trace store: JSON-lines files, one per process, bounded over all processes."""
 
+import errno
 import fcntl
 import os
 import time
@@ -41,7 +42,11 @@ class TraceFileWriter:
         self._directory.mkdir(parents=True, exist_ok=True)
         with _locked(self._directory):
             make_room(self._directory, self._total_limit - len(data))
-            self._segment().write(data)
+            written = self._segment().write(data)
+            if written < len(data):
+                # What follows must not continue the line that was cut off.
+                self.close()
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory))
 
     def close(self) -> None:
         """Closes the segment; a later append opens a new one."""

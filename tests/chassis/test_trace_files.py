@@ -55,6 +55,46 @@ def test_other_processes_wait_while_room_is_made_and_used(
     assert refused == [3998]
 
 
+def test_by_default_64_mib_stay(tmp_path: Path) -> None:
+    writer = TraceFileWriter(tmp_path, "gateway")
+    line = b"x" * ((1 << 20) - 1) + b"\n"
+    for _ in range(70):
+        writer.append(line)
+    writer.close()
+    assert 60 << 20 <= total(tmp_path) <= 64 << 20
+
+
+def test_short_lived_processes_do_not_fill_the_folder_with_files(tmp_path: Path) -> None:
+    for index in range(600):
+        (tmp_path / f"gateway-{index}.jsonl").touch()
+    writer = TraceFileWriter(tmp_path, "gateway")
+    writer.append(b"1\n")
+    writer.close()
+    assert len(list(tmp_path.glob("*.jsonl"))) == trace_files.FILE_LIMIT + 1
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from chassis.telemetry.trace_files import TraceFileWriter
+resource.setrlimit(resource.RLIMIT_FSIZE, (150, 150))
+writer = TraceFileWriter(Path(sys.argv[1]), "decode")
+for letter in b"abc":
+    try:
+        writer.append(bytes([letter]) * 99 + b"\\n")
+    except OSError as error:
+        print(letter, error.strerror)
+"""
+
+
+def test_a_line_cut_off_by_a_full_disk_costs_no_other(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
+    run = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert run.stdout == f"{ord('b')} No space left on device\n"
+    lines = [line for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines()]
+    assert sorted(lines) == ["a" * 99, "b" * 50, "c" * 99]
+
+
 WRITER = """
 import sys
 from pathlib import Path
