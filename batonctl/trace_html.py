@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from batonctl.trace_model import AttributeValue, Trace, TraceRow, TraceSpan
-from batonctl.trace_notes import duration, headline, note
+from batonctl.trace_notes import GAPS, STATUS, duration, failures, headline, notes
 
 SERVICES = {"baton-gateway": "gateway", "baton-prefill": "prefill", "baton-decode": "decode"}
 STYLE_FILE = Path(__file__).with_name("trace_page.css")
@@ -35,17 +35,33 @@ def _page(trace: Trace) -> Iterator[str]:
     yield f'<body><h1>{escape(trace.root.name)}</h1><code class="id">{trace.trace_id}</code>'
     yield '<dl class="facts">'
     for label, value in headline(trace):
-        yield f"<div><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>"
-    yield '</dl><div class="trace"><div class="axis"><span>stage</span>'
+        kind = ' class="failed"' if label == STATUS else ""
+        yield f"<div{kind}><dt>{escape(label)}</dt><dd>{escape(value)}</dd></div>"
+    yield "</dl>"
+    yield from (f'<p class="failed">{escape(failure)}</p>' for failure in failures(trace))
+    if not trace.is_connected:
+        yield f"<p>{GAPS}</p>"
+    yield '<div class="trace"><div class="axis"><span>stage</span>'
     total = duration((trace.end_ns - trace.start_ns) / 1e9)
-    yield f'<span class="scale"><span>0</span><span>{total}</span></span><span></span></div>'
+    yield f'<span class="scale"><span>0</span><span>{total}</span></span>'
+    yield '<span class="time">time</span><span class="note">notes</span></div>'
     for row in trace.rows():
         yield from _stage(row, trace)
-    yield '</div><div class="legend">'
+    yield "</div>"
+    yield from _legend(trace)
+    yield "</body></html>"
+
+
+def _legend(trace: Trace) -> Iterator[str]:
+    yield '<div class="legend">'
     for service in dict.fromkeys(row.span.service for row in trace.rows()):
         kind = SERVICES.get(service, "other")
         yield f'<span class="{kind}"><i></i>{escape(service)}</span>'
-    yield "<span>Open a stage for its attributes and events.</span></div></body></html>"
+    if any(span.error for span in trace.spans):
+        yield '<span class="failed"><i></i>failed</span>'
+    if any(span.events for span in trace.spans):
+        yield '<span class="event"><i></i>event</span>'
+    yield "<span>Open a stage for its attributes and events.</span></div>"
 
 
 def _stage(row: TraceRow, trace: Trace) -> Iterator[str]:
@@ -59,15 +75,17 @@ def _stage(row: TraceRow, trace: Trace) -> Iterator[str]:
     for event in span.events:
         at = _percent(event.time_ns - trace.start_ns, trace)
         yield f'<span class="mark" style="--from:{at}" title="{escape(event.name)}"></span>'
-    yield f'</span><span class="time">{duration(span.seconds)}</span></summary>'
+    yield f'</span><span class="time">{duration(span.seconds)}</span>'
+    said = escape(", ".join(notes(span)))
+    yield f'<span class="note" title="{said}">{said}</span></summary>'
     yield from _detail(span, trace)
     yield "</details>"
 
 
 def _detail(span: TraceSpan, trace: Trace) -> Iterator[str]:
     yield '<div class="detail">'
-    if text := note(span):
-        yield f'<p class="note">{escape(text)}</p>'
+    if said := notes(span):
+        yield f"<p>{escape(', '.join(said))}</p>"
     yield "<table>"
     start = duration((span.start_ns - trace.start_ns) / 1e9)
     yield _cells("service", span.service) + _cells("starts after", start)
@@ -86,7 +104,7 @@ def _cells(key: str, value: str) -> str:
 
 def _shown(value: AttributeValue) -> str:
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.0f}"
     return ", ".join(_shown(item) for item in value) if isinstance(value, list) else str(value)
 
 

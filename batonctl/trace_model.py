@@ -11,7 +11,10 @@ INPUT_TOKENS = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
 MODEL = "gen_ai.request.model"
+STATUS_CODE = "rpc.response.status_code"
 FIRST_TOKEN_EVENT = "first token"
+# The error of a span that does not say why it failed.
+FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +114,19 @@ class Trace:
         return max(span.end_ns for span in self.spans)
 
     @property
-    def is_complete(self) -> bool:
-        """Whether every parent is here, and something of each worker's side of every leg.
+    def is_connected(self) -> bool:
+        """Whether every parent is here, but for what a remote caller of Baton records."""
+        return len(self.children("")) == 1
 
-        Workers export on their own: for a moment a trace is there only in part. What a remote
-        caller of Baton records is never here.
+    @property
+    def is_complete(self) -> bool:
+        """Whether it is connected, and has something of each worker's side of every leg.
+
+        Workers export on their own: for a moment a trace is there only in part.
         """
         legs = [span for span in self.spans if span.name in ("prefill leg", "decode leg")]
         answered = all(self.children(leg.span_id) for leg in legs if leg.error is None)
-        return answered and len(self.children("")) == 1
+        return answered and self.is_connected
 
     @property
     def time_to_first_token(self) -> float | None:

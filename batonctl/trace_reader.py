@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from batonctl.errors import CommandError, InputError
-from batonctl.trace_model import AttributeValue, Trace, TraceEvent, TraceSpan
+from batonctl.trace_model import FAILED, AttributeValue, Trace, TraceEvent, TraceSpan
 from chassis.telemetry import trace_directory
 
 ROOT_NAMES = ("GenerateStream", "Generate")
 POLL_SECONDS = 0.05
-TRACE_ID_CHARS = 32
+NAMED_IDS = 3
 
 
 def load_trace(
@@ -23,6 +23,8 @@ def load_trace(
     Waits up to ``wait`` seconds for parts that are not written yet, and then takes what there
     is. Raises InputError if there is no such trace, or more than one.
     """
+    if request_id is not None and not request_id.strip():
+        raise InputError("the request id is empty", hint="Without one the latest request is shown.")
     folder = directory or trace_directory()
     give_up = time.monotonic() + wait
     while True:
@@ -44,8 +46,9 @@ def _load(request_id: str | None, folder: Path) -> Trace | None:
         if span.trace_id.startswith(trace_id):
             found.setdefault(span.trace_id, []).append(span)
     if len(found) > 1:
-        ids = ", ".join(sorted(found)[:5])
-        raise InputError(f"several requests start with {trace_id}: {ids}")
+        ids = sorted(found)
+        shown = ", ".join(ids[:NAMED_IDS]) + ", ..." * (len(ids) > NAMED_IDS)
+        raise InputError(f"{len(ids)} requests start with {trace_id}: {shown}")
     return next((Trace(key, tuple(spans)) for key, spans in found.items()), None)
 
 
@@ -74,7 +77,7 @@ def _files(folder: Path) -> list[Path]:
 def _changed(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns
-    except FileNotFoundError:
+    except OSError:
         return 0
 
 
@@ -83,8 +86,8 @@ def _lines(path: Path, containing: str) -> Iterator[str]:
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             yield from (line for line in file if containing in line)
-    except FileNotFoundError:
-        # Rotated away by its writer meanwhile.
+    except OSError:
+        # Rotated away by its writer meanwhile, or not for this user to read.
         return
 
 
@@ -120,7 +123,7 @@ def _span(span: dict[str, Any], resource: dict[str, AttributeValue]) -> TraceSpa
             TraceEvent(event["name"], int(event["timeUnixNano"]), _attributes(event["attributes"]))
             for event in span["events"]
         ),
-        error=status.get("message") or "failed" if failed else None,
+        error=status.get("message") or FAILED if failed else None,
     )
 
 

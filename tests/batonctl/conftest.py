@@ -1,4 +1,4 @@
-"""Small real services for the supervisor."""
+"""Small real services for the supervisor, and a trace store of the test's own."""
 
 import os
 import sys
@@ -36,3 +36,12 @@ def make_specs(journal: Path) -> Callable[..., list[ServiceSpec]]:
         return specs
 
     return make
+
+
+@pytest.fixture
+def trace_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where spans go while the test runs, by this process and by those it starts."""
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("BATON_TRACE_DIR", str(tmp_path / "traces"))
+    return tmp_path / "traces"

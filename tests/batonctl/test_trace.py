@@ -6,63 +6,21 @@ import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from batonctl.errors import InputError
-from batonctl.trace import load_trace, render_waterfall, run_trace, write_html
+from batonctl.trace import load_trace, run_trace, write_html
 from batonctl.trace_html import page
 from batonctl.trace_model import Trace, TraceEvent, TraceSpan
-from batonctl.trace_notes import duration, note, size
-
-PROGRAM = Path(__file__).with_name("traced_request.py")
-BEGIN = 1_700_000_000_000_000_000
+from batonctl.trace_notes import duration, notes, size
+from tests.batonctl.recorded_trace import BEGIN, drawn, record
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("BATON_TRACE_DIR", str(tmp_path))
-    for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
-
-
-def record(begin: int = BEGIN) -> str:
-    """Has three real processes leave a request's trace; returns its id."""
-    command = [sys.executable, str(PROGRAM), "gateway", str(begin)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-def drawn(trace: Trace, width: int = 120, encoding: str = "utf-8") -> str:
-    out = StringIO()
-    console = Console(file=out, width=width, force_terminal=False, color_system=None)
-    console.file = Encoded(encoding)
-    render_waterfall(trace, console)
-    return console.file.getvalue()
-
-
-class Encoded(StringIO):
-    """A terminal that can show only what an encoding can."""
-
-    def __init__(self, encoding: str) -> None:
-        super().__init__()
-        self._name = encoding
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]
-        return self._name
-
-    def write(self, text: str) -> int:
-        text.encode(self._name)
-        return super().write(text)
-
-
-def test_three_processes_make_one_tree(folder: Path) -> None:
+def test_three_processes_make_one_tree(trace_folder: Path) -> None:
     trace_id = record()
-    assert len(list(folder.glob("*.jsonl"))) == 3
+    assert len(list(trace_folder.glob("*.jsonl"))) == 3
     trace = load_trace(trace_id)
     tree = [(row.depth, row.span.name, row.span.service) for row in trace.rows()]
     assert tree == [
@@ -85,44 +43,44 @@ def test_three_processes_make_one_tree(folder: Path) -> None:
     assert trace.tokens_per_second == pytest.approx(63 / 0.65)
 
 
-def test_the_latest_request_is_the_default(folder: Path) -> None:
+def test_the_latest_request_is_the_default(trace_folder: Path) -> None:
     record(BEGIN + 10_000_000_000)
     latest = record(BEGIN + 20_000_000_000)
     record(BEGIN)
     assert load_trace().trace_id == latest
 
 
-def test_the_start_of_an_id_is_enough_where_it_is_clear(folder: Path) -> None:
+def test_the_start_of_an_id_is_enough_where_it_is_clear(trace_folder: Path) -> None:
     trace_id = record()
     assert load_trace(trace_id[:8].upper()).trace_id == trace_id
-    path = next(folder.glob("gateway-*.jsonl"))
+    path = next(trace_folder.glob("gateway-*.jsonl"))
     other = trace_id[:8] + "0" * 24
-    (folder / "more.jsonl").write_text(path.read_text().replace(trace_id, other))
-    with pytest.raises(InputError, match="several requests start with"):
+    (trace_folder / "more.jsonl").write_text(path.read_text().replace(trace_id, other))
+    with pytest.raises(InputError, match="2 requests start with"):
         load_trace(trace_id[:8])
 
 
-def test_without_traces_it_says_where_it_looked(folder: Path) -> None:
+def test_without_traces_it_says_where_it_looked(trace_folder: Path) -> None:
     with pytest.raises(InputError, match="no trace yet") as caught:
         load_trace()
-    assert str(folder) in caught.value.hint
+    assert str(trace_folder) in caught.value.hint
     with pytest.raises(InputError, match="no trace of request abc"):
         load_trace("abc")
 
 
-def test_a_damaged_file_costs_only_its_damaged_lines(folder: Path) -> None:
+def test_a_damaged_file_costs_only_its_damaged_lines(trace_folder: Path) -> None:
     trace_id = record()
-    path = next(folder.glob("gateway-*.jsonl"))
+    path = next(trace_folder.glob("gateway-*.jsonl"))
     path.write_text(
         f'{{"resourceSpans": [{trace_id}\n[1]\n' + path.read_text() + '{"cut": "' + trace_id
     )
-    (folder / "broken.jsonl").write_bytes(b"\xff\xfe" + trace_id.encode())
+    (trace_folder / "broken.jsonl").write_bytes(b"\xff\xfe" + trace_id.encode())
     assert len(load_trace(trace_id).spans) == 12
 
 
-def test_a_part_that_is_late_is_waited_for(folder: Path) -> None:
+def test_a_part_that_is_late_is_waited_for(trace_folder: Path) -> None:
     trace_id = record()
-    late = next(folder.glob("decode-*.jsonl"))
+    late = next(trace_folder.glob("decode-*.jsonl"))
     text = late.read_text()
     late.unlink()
     assert not load_trace(trace_id).is_complete
@@ -137,37 +95,37 @@ def test_a_part_that_is_late_is_waited_for(folder: Path) -> None:
         assert load_trace(trace_id, wait=60).is_complete
 
 
-def test_what_is_missing_in_the_end_is_left_out(folder: Path) -> None:
+def test_what_is_missing_in_the_end_is_left_out(trace_folder: Path) -> None:
     trace_id = record()
-    next(folder.glob("gateway-*.jsonl")).unlink()
+    next(trace_folder.glob("gateway-*.jsonl")).unlink()
     trace = load_trace(trace_id)
     assert trace.root.name == "Prefill" and len(trace.children("")) == 4
-    assert drawn(trace)
+    assert "Stages are missing" in drawn(trace) and "Stages are missing" in page(trace)
 
 
-def test_the_waterfall_shows_stages_facts_and_figures(folder: Path) -> None:
+def test_the_waterfall_shows_stages_facts_and_figures(trace_folder: Path) -> None:
     text = drawn(load_trace(record()), width=140)
     assert "total 820 ms  first token 170 ms  speed 96.9 tokens/s  output 64 tokens" in text
-    assert re.search(r"└╴prefill\.compute +━+┿━+┿ +164 ms +2 chunks, 512 tokens", text)
-    assert re.search(r"kv\.pull .* 2 chunks, 32 blocks, 23\.6 MB over nixl", text)
-    assert re.search(r"└╴decode\.generate .* 63 steps, token gap p50 9\.90 ms p99 14\.1 ms", text)
+    assert re.search(r"└╴prefill\.compute +━+┿━+┿ +164 ms +512 tokens in 2 chunks", text)
+    assert re.search(r"kv\.pull .* 23\.6 MB over nixl, 3\.29 GB/s, 32 blocks in 2 chunks", text)
+    assert re.search(r"└╴decode\.generate .* 63 steps, gap p50 9\.90 ms, gap p99 14\.1 ms", text)
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
-def test_no_line_is_wider_than_the_terminal(folder: Path, width: int) -> None:
+def test_no_line_is_wider_than_the_terminal(trace_folder: Path, width: int) -> None:
     trace = load_trace(record())
     lines = drawn(trace, width).splitlines()
     assert max(map(len, lines)) <= width
     assert len([line for line in lines if "decode.gen" in line]) == 1
 
 
-def test_a_terminal_without_unicode_gets_the_same_in_ascii(folder: Path) -> None:
+def test_a_terminal_without_unicode_gets_the_same_in_ascii(trace_folder: Path) -> None:
     trace = load_trace(record())
     text = drawn(trace, encoding="ascii")
-    assert re.search(r"`-prefill\.compute +#+\|#+\| +164 ms", text) and "200 us" in text
+    assert re.search(r"`-prefill\.compute +###\|##\|# +164 ms", text) and "200 us" in text
 
 
-def test_bars_lie_where_the_time_was(folder: Path) -> None:
+def test_bars_lie_where_the_time_was(trace_folder: Path) -> None:
     text = drawn(load_trace(record()), width=140)
     lines = {line.split()[0].strip("├└╴│"): line for line in text.splitlines() if "━" in line}
 
@@ -202,7 +160,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_whole_and_needs_nothing_else(folder: Path, tmp_path: Path) -> None:
+def test_the_page_is_whole_and_needs_nothing_else(trace_folder: Path, tmp_path: Path) -> None:
     trace = load_trace(record())
     write_html(trace, tmp_path / "t.html")
     text = (tmp_path / "t.html").read_text()
@@ -228,12 +186,14 @@ def test_nothing_that_a_span_says_becomes_markup() -> None:
     assert parsed.open == [] and "script" not in parsed.tags
 
 
-def test_the_command_prints_or_writes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_or_writes(
+    trace_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace_id = record()
     run_trace(None, None)
     assert trace_id in capsys.readouterr().out
-    run_trace(trace_id, folder / "t.html")
-    assert capsys.readouterr().out.strip() == str(folder / "t.html")
+    run_trace(trace_id, trace_folder / "t.html")
+    assert capsys.readouterr().out.strip() == str(trace_folder / "t.html")
 
 
 SPAN = TraceSpan("0" * 32, "1" * 16, "", "s", 1, "baton-decode", 0, 1_000, attributes={})
@@ -249,13 +209,13 @@ SPAN = TraceSpan("0" * 32, "1" * 16, "", "s", 1, "baton-decode", 0, 1_000, attri
         (replace(SPAN, attributes={"baton.cached_tokens": 32}), "32 tokens cached"),
         (
             replace(SPAN, events=(TraceEvent("chunk", 1, {"baton.bytes": 1e6, "baton.rate": 0}),)),
-            "1 chunk, 1.00 MB",
+            "1.00 MB, 1 chunk",
         ),
     ],
     ids=["nothing", "error", "cancelled", "preempted", "cached", "unmeasured rate"],
 )
 def test_a_note_says_what_matters(span: TraceSpan, expected: str) -> None:
-    assert note(span) == expected
+    assert ", ".join(notes(span)) == expected
 
 
 @pytest.mark.parametrize(
@@ -274,8 +234,8 @@ def test_sizes_have_three_digits(num_bytes: float, expected: str) -> None:
     assert size(num_bytes) == expected
 
 
-def test_files_are_what_collectors_read(folder: Path) -> None:
+def test_files_are_what_collectors_read(trace_folder: Path) -> None:
     record()
-    for path in folder.glob("*.jsonl"):
+    for path in trace_folder.glob("*.jsonl"):
         for line in path.read_text().splitlines():
             assert list(json.loads(line)) == ["resourceSpans"]

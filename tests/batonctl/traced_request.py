@@ -39,7 +39,7 @@ def span(
 
 def gateway() -> None:
     """The root, its own stages and the two legs; then the workers."""
-    facts = {
+    facts: Attributes = {
         "rpc.method": "baton.v1.GenerationService/GenerateStream",
         "rpc.response.status_code": "OK",
         "gen_ai.request.model": "smollm2-135m",
@@ -73,7 +73,11 @@ def prefill(traceparent: str) -> None:
 def decode(traceparent: str) -> None:
     """The decode worker's side of its leg."""
     span("decode.queue", 3.6, 6, traceparent)
-    moved = {"baton.blocks": 16, "baton.bytes": 16 * BLOCK_BYTES, "baton.transport": "nixl"}
+    moved: Attributes = {
+        "baton.blocks": 16,
+        "baton.bytes": 16 * BLOCK_BYTES,
+        "baton.transport": "nixl",
+    }
     chunks: list[Event] = [
         ("chunk", at, {**moved, "baton.rate": rate}) for at, rate in ((90, 3.1e9), (175, 3.5e9))
     ]
