@@ -33,7 +33,7 @@ _FAILED = 1
 async def supervise(settings: GatewaySettings, shutdown: Shutdown) -> None:
     """Keeps ``settings.workers`` processes running until ``shutdown``; serves their metrics page.
 
-    The first request to stop drains them, the second one ends them at once. Raises RuntimeError
+    The first request to stop drains them, the second one ends them at once. Raises CannotStart
     if the port is taken.
     """
     page = Metrics()
@@ -104,7 +104,7 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> None:
 def _reserved(server: ServerSettings) -> Iterator[int]:
     """Holds the port while entered, without listening, so that it stays the processes' own.
 
-    Raises RuntimeError if somebody else has it: with SO_REUSEPORT alone, two gateways started by
+    Raises CannotStart if somebody else has it: with SO_REUSEPORT alone, two gateways started by
     mistake on one port would share its calls.
     """
     family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
