@@ -13,6 +13,9 @@ async def warm_up(engine: EngineLoop, runner: ModelRunner) -> None:
     done: Future[None] = Future()
 
     def run() -> None:
+        # From here on a shutdown cannot cancel it: an outcome nobody waits for is no failure.
+        if not done.set_running_or_notify_cancel():
+            return
         try:
             runner.warm_up()
         except BaseException as error:
