@@ -1,6 +1,7 @@
 """One attempt's KV on its way into the decode worker."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,7 +100,7 @@ class Pull:
             message = kv_transfer_pb2.PullRequest(
                 start=kv_transfer_pb2.Start(cached_tokens=cached_tokens)
             )
-            await self._guard(lambda: self._call.write(message))
+            await self._guard(lambda: self._write(message))
         if self._failed is not None:
             raise self._failed
 
@@ -158,7 +159,7 @@ class Pull:
         """From the last read to the confirmed release."""
         completion = await self._reader.all_read
         self._completed.set_result(completion)
-        await self._call.write(kv_transfer_pb2.PullRequest(done=kv_transfer_pb2.Done()))
+        await self._write(kv_transfer_pb2.PullRequest(done=kv_transfer_pb2.Done()))
         try:
             async with asyncio.timeout(self._timeouts.released):
                 alive = await self._told_released
@@ -169,6 +170,11 @@ class Pull:
         self._fence = Fence.none()
         self._released.set_result(None)
         self._on_over(self, self._fence, False)
+
+    async def _write(self, message: kv_transfer_pb2.PullRequest) -> None:
+        # Raised where the call is over; only the listener is told why.
+        with contextlib.suppress(asyncio.InvalidStateError):
+            await self._call.write(message)
 
     async def _guard(self, work: Callable[[], Awaitable[object]]) -> None:
         """Runs a part of the pull; whatever goes wrong in it is the end of the whole."""
