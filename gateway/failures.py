@@ -49,9 +49,11 @@ def is_retryable(error: ServiceError) -> bool:
     """Whether another attempt, perhaps on other workers, may succeed where this one failed.
 
     ABORTED is how workers say just that (lease revoked, hand-off too late, preempted). A full
-    worker or a stale boot id is no verdict on the request either. A lost worker is left to the
-    client for now: it gets UNAVAILABLE.
+    worker, one that drains or a stale boot id is no verdict on the request either. A lost worker
+    is left to the client for now: it gets UNAVAILABLE.
     """
+    if isinstance(error, Unavailable):
+        return error.reason in ("WORKER_DRAINING", "WORKER_STOPPING")
     if isinstance(error, FailedPrecondition):
         return error.reason == "BOOT_ID_STALE"
     return isinstance(error, Aborted | ResourceExhausted)
