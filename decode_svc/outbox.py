@@ -16,8 +16,9 @@ Write = Callable[[decode_pb2.SessionResponse], Awaitable[None]]
 class Outbox:
     """One write is in flight; steps that come meanwhile merge into one pending message.
 
-    A pending step goes before everything else that is pending: what else is said about an attempt
-    (Finished) is the last word about it, so its rows are in the step. Event loop only.
+    A pending step goes before everything else that is pending, and that before the next step:
+    what else is said about an attempt (Finished) is the last word about it, so its rows are in the
+    step. Event loop only.
     """
 
     def __init__(self, stall_seconds: float = STALL_SECONDS) -> None:
@@ -43,17 +44,22 @@ class Outbox:
         """Writes for ever. Raises Unavailable when a write takes longer than the stall limit."""
         while True:
             await self._filled.wait()
-            while (response := self._take()) is not None:
-                try:
-                    async with asyncio.timeout(self._stall_seconds):
-                        await write(response)
-                except TimeoutError:
-                    text = f"the gateway took nothing for {self._stall_seconds:g} s"
-                    raise Unavailable(text, reason="SESSION_STALLED") from None
+            while pending := self._take():
+                for response in pending:
+                    await self._write(write, response)
             self._filled.clear()
 
-    def _take(self) -> decode_pb2.SessionResponse | None:
-        if self._step is not None:
-            step, self._step = self._step, None
-            return decode_pb2.SessionResponse(step=step)
-        return self._others.popleft() if self._others else None
+    async def _write(self, write: Write, response: decode_pb2.SessionResponse) -> None:
+        try:
+            async with asyncio.timeout(self._stall_seconds):
+                await write(response)
+        except TimeoutError:
+            text = f"the gateway took nothing for {self._stall_seconds:g} s"
+            raise Unavailable(text, reason="SESSION_STALLED") from None
+
+    def _take(self) -> list[decode_pb2.SessionResponse]:
+        pending = [] if self._step is None else [decode_pb2.SessionResponse(step=self._step)]
+        pending += self._others
+        self._step = None
+        self._others.clear()
+        return pending

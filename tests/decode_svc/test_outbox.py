@@ -101,3 +101,17 @@ async def test_a_gateway_that_takes_nothing_is_given_up() -> None:
         with pytest.raises(Unavailable) as caught:
             await task
     assert caught.value.reason == "SESSION_STALLED"
+
+
+async def test_steps_without_end_do_not_hold_back_what_else_is_said() -> None:
+    """Each write lets another step in; what was pending with a step is still written after it."""
+    outbox, gateway = Outbox(), Gateway()
+    async with draining(outbox, gateway):
+        outbox.put_step(step(1))
+        outbox.put(finished(1))
+        for _ in range(2):
+            await gateway.offered.wait()
+            outbox.put_step(step(2))
+            gateway.allow()
+            kinds = (await gateway.taken.get()).WhichOneof("message")
+        assert kinds == "finished"
