@@ -13,6 +13,8 @@ NUM_REQUESTS = 50
 # Logits differ by some 1e-5 between batches of different shapes. With these seeds no draw and no
 # greedy choice changes even where random noise of 1e-3 is added to every logit.
 FIRST_SEED = 7_200
+# Six blocks.
+SHARED_PREFIX = prompt(96, seed=700)
 # Ten kinds; the index of the request makes their seeds and lengths differ.
 KINDS: tuple[Sampling, ...] = (
     {"temperature": 0.0},
@@ -74,8 +76,8 @@ def _request(index: int, tokenizer: Tokenizer) -> MixedRequest:
             chat = [user(QUESTIONS[turn])]
             return MixedRequest(chat, tokenizer.encode(_rendered(QUESTIONS[turn])), sampling)
         case 2:
-            # Six blocks in common, and then 1 to 5 tokens of their own.
-            tokens = prompt(96, seed=700) + prompt(1 + turn, seed=800 + index)
+            # Then 1 to 5 tokens of their own.
+            tokens = SHARED_PREFIX + prompt(1 + turn, seed=800 + index)
         case 3:
             # From one token to more than a prefill step.
             tokens = prompt(1 + turn * 70, seed=800 + index)

@@ -54,38 +54,6 @@ async def test_unary_and_streamed_answers_are_equal(baton: BatonClient) -> None:
     assert streamed[0] != streamed[1]
 
 
-async def test_many_mixed_requests_equal_one_engine(
-    baton: BatonClient, reference: Reference
-) -> None:
-    shared = prompt(48, seed=500)
-    requests = [
-        (shared + prompt(1 + index, seed=500 + index), _options(index)) for index in range(12)
-    ]
-    answers = await asyncio.gather(
-        *(baton.generate(tokens, **options) for tokens, options in requests)
-    )
-    for answer, (tokens, options) in zip(answers, requests, strict=True):
-        choices = range(options.pop("n", 1))
-        expected = reference.generate(tokens, choices, **options)
-        got = {choice.index: list(choice.token_ids) for choice in answer.choices}
-        assert got == expected
-
-
-def _options(index: int) -> dict[str, Any]:
-    """Sampling that differs from request to request.
-
-    Truncated where it is random: over the whole vocabulary, near-ties of the draw would tell
-    batch shapes apart.
-    """
-    kinds: list[dict[str, Any]] = [
-        {"temperature": 0.0},
-        {"temperature": 0.9, "seed": index, "top_k": 40, "top_p": 0.9},
-        {"temperature": 0.8, "seed": index, "top_k": 40, "n": 2},
-        {"temperature": 0.7, "seed": index, "top_k": 20, "repetition_penalty": 1.2},
-    ]
-    return {"max_tokens": 1 + index, **kinds[index % len(kinds)]}
-
-
 async def test_a_stop_string_is_cut_off_and_named(baton: BatonClient) -> None:
     whole = await baton.generate([user(QUESTION)], temperature=0, max_tokens=64)
     answer = await baton.generate([user(QUESTION)], temperature=0, max_tokens=64, stop=["fundam"])
