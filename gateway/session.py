@@ -165,11 +165,11 @@ class Session:
                 case "finished":
                     sink = self._sinks.pop(response.finished.handle, None)
                     if sink is not None:
-                        sink.decode_finished(response.finished)
+                        self._finish(sink, response.finished)
                 case "rejected":
                     sink = self._sinks.pop(response.rejected.handle, None)
                     if sink is not None:
-                        sink.decode_failed(failure_error(response.rejected.failure))
+                        self._fail(sink, failure_error(response.rejected.failure))
 
     def _deliver(self, step: decode_pb2.StepOutputs) -> None:
         """Hands each row to its attempt; rows of attempts that were cancelled are dropped."""
@@ -187,12 +187,26 @@ class Session:
                 # One request's bug is not the other requests' end.
                 log.exception("session with %s", self._worker)
                 self.cancel(handle)
-                sink.decode_failed(Internal(INTERNAL_MESSAGE, reason="INTERNAL"))
+                self._fail(sink, Internal(INTERNAL_MESSAGE, reason="INTERNAL"))
+
+    def _finish(self, sink: DecodeSink, finished: decode_pb2.Finished) -> None:
+        try:
+            sink.decode_finished(finished)
+        except Exception:
+            log.exception("session with %s", self._worker)
+            self._fail(sink, Internal(INTERNAL_MESSAGE, reason="INTERNAL"))
+
+    def _fail(self, sink: DecodeSink, error: ServiceError) -> None:
+        try:
+            sink.decode_failed(error)
+        except Exception:
+            # Nobody is left to tell, and the others' session must go on.
+            log.exception("session with %s", self._worker)
 
     def _fail_all(self, reason: ServiceError | None) -> None:
         sinks, self._sinks = self._sinks, {}
         for sink in sinks.values():
-            sink.decode_failed(self._lost(reason))
+            self._fail(sink, self._lost(reason))
 
     def _lost(self, reason: ServiceError | None) -> Unavailable:
         detail = f": {reason}" if reason is not None else ""

@@ -42,6 +42,17 @@ class Collector:
         self.over.set()
 
 
+class BrokenAtTheEnd(Collector):
+    """Has a bug in the last thing it hears."""
+
+    def decode_finished(self, finished: decode_pb2.Finished) -> None:
+        raise ZeroDivisionError
+
+    def decode_failed(self, error: ServiceError) -> None:
+        super().decode_failed(error)
+        raise ZeroDivisionError
+
+
 class Broken(Collector):
     """Has a bug."""
 
@@ -120,6 +131,21 @@ async def test_a_bug_in_one_request_does_not_end_the_others(opened: Any) -> None
     assert healthy.tokens == [6]
     assert broken.error is not None and broken.error.reason == "INTERNAL"
     await asyncio.wait_for(calls[0].cancelled.wait(), 10)
+
+
+async def test_a_bug_at_the_end_of_one_request_leaves_the_session_open(opened: Any) -> None:
+    worker = ScriptedDecode()
+    session, _task = await opened(worker)
+    broken, healthy = BrokenAtTheEnd(), Collector()
+    session.submit(decode_pb2.Submit(choices=[0]), broken)
+    session.submit(decode_pb2.Submit(choices=[0]), healthy)
+    calls = [await worker.calls.get() for _ in range(2)]
+    calls[0].finished(decode_pb2.OUTCOME_COMPLETED)
+    calls[1].tokens([6], 1)
+    calls[1].finished(decode_pb2.OUTCOME_COMPLETED)
+    await asyncio.wait_for(healthy.over.wait(), 10)
+    assert healthy.tokens == [6] and session.is_open
+    assert broken.error is not None and broken.error.reason == "INTERNAL"
 
 
 async def test_another_incarnation_is_refused() -> None:
