@@ -39,6 +39,11 @@ class AttemptPlan:
     deadline: float
     parent: Span
 
+    @property
+    def num_known_output_tokens(self) -> int:
+        """Tokens after the prompt that are committed already."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
 
 class AttemptOwner(Protocol):
     """The request that an attempt works for."""

@@ -21,7 +21,7 @@ from chassis.errors import (
 from chassis.telemetry import Span, start_span
 from gateway.attempt import Attempt, AttemptPlan
 from gateway.choice import Choice
-from gateway.failures import is_retryable
+from gateway.failures import Preempted, is_retryable
 from gateway.router import Demand, Route, Router
 
 _FIRST_RETRY_SECONDS = 0.02
@@ -173,6 +173,12 @@ class Generation:
     def _recover(self, attempt: Attempt, error: ServiceError) -> None:
         """Continues the attempt's unfinished choices where that can help, else ends the request."""
         unfinished = [choice for choice in attempt.choices if choice.finish is None]
+        if isinstance(error, Preempted):
+            # What got further was not in vain, and can only get further a bounded number of times:
+            # a busy worker may preempt a long request often, and must not lose it for that.
+            for choice in unfinished:
+                if len(choice.token_ids) > attempt.plan.num_known_output_tokens + 1:
+                    self._tries[choice.index] = 0
         num_tries = max(self._tries[choice.index] for choice in unfinished)
         if not is_retryable(error):
             self._end(error)

@@ -124,6 +124,29 @@ async def test_the_number_of_attempts_is_bounded(open_stage: OpenStage) -> None:
     assert stage.prefill[0].num_calls == 2
 
 
+async def test_preemptions_of_a_request_that_gets_on_are_not_counted(open_stage: OpenStage) -> None:
+    stage = await open_stage(StageOptions(limits=GenerationLimits(2, 4096)))
+    call = stage.stub.Generate(request(max_tokens=9))
+    for index in range(0, 8, 2):
+        prefill, decode = await stage.legs()
+        prefill.answer(100 + index)
+        decode.tokens([101 + index], index + 1)
+        decode.finished(decode_pb2.OUTCOME_PREEMPTED, unfinished_choices=[0])
+    last = await stage.prefill[0].calls.get()
+    last.answer(108, LENGTH)
+    assert list((await call).choices[0].token_ids) == list(range(100, 109))
+
+
+async def test_preemptions_without_a_token_are_counted(open_stage: OpenStage) -> None:
+    stage = await open_stage(StageOptions(limits=GenerationLimits(2, 4096)))
+    call = stage.stub.Generate(request(max_tokens=9))
+    for index in range(2):
+        prefill, decode = await stage.legs()
+        prefill.answer(100 + index)
+        decode.finished(decode_pb2.OUTCOME_PREEMPTED, unfinished_choices=[0])
+    assert (await error_of(call)).reason == "ATTEMPTS_EXHAUSTED"
+
+
 async def test_what_prefill_refuses_reaches_the_client_with_its_reason(stage: Stage) -> None:
     call = stage.stub.Generate(request())
     prefill, decode = await stage.legs()
