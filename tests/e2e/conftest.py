@@ -7,7 +7,8 @@ import pytest
 
 from baton.client import BatonClient
 from tests.e2e.engine_reference import Reference
-from tests.e2e.gateway_process import gateway_for
+from tests.e2e.gateway_process import running_gateway
+from tests.e2e.service_process import ServiceProcess
 from tests.e2e.split_client import SplitClient, split_client
 from tests.e2e.worker_process import WorkerProcess, running
 
@@ -40,10 +41,18 @@ def reference() -> Reference:
 
 
 @pytest.fixture(scope="session")
-def gateway(workers: tuple[WorkerProcess, WorkerProcess], traces: Path) -> Iterator[str]:
-    """Address of a gateway in front of the two."""
-    with gateway_for([workers[0]], [workers[1]], traces) as address:
-        yield address
+def gateway_process(
+    workers: tuple[WorkerProcess, WorkerProcess], traces: Path
+) -> Iterator[ServiceProcess]:
+    """A gateway in front of the two."""
+    with running_gateway([workers[0]], [workers[1]], traces) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="session")
+def gateway(gateway_process: ServiceProcess) -> str:
+    """Its address."""
+    return gateway_process.address
 
 
 @pytest.fixture

@@ -4,8 +4,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.e2e.service_process import running_service
+from tests.e2e.service_process import ServiceProcess, running_service
 from tests.e2e.worker_process import WorkerProcess
+
+
+@contextmanager
+def running_gateway(
+    prefill: Sequence[WorkerProcess],
+    decode: Sequence[WorkerProcess],
+    traces: Path,
+    *flags: str,
+) -> Iterator[ServiceProcess]:
+    """The process, once it can serve."""
+    peers = ["--prefill-addresses", ",".join(worker.address for worker in prefill)]
+    peers += ["--decode-addresses", ",".join(worker.address for worker in decode)]
+    with running_service("gateway", *peers, *flags, BATON_TRACE_DIR=str(traces)) as gateway:
+        gateway.wait_for_log("ready on")
+        yield gateway
 
 
 @contextmanager
@@ -16,8 +31,5 @@ def gateway_for(
     *flags: str,
 ) -> Iterator[str]:
     """Its address, once it can serve."""
-    peers = ["--prefill-addresses", ",".join(worker.address for worker in prefill)]
-    peers += ["--decode-addresses", ",".join(worker.address for worker in decode)]
-    with running_service("gateway", *peers, *flags, BATON_TRACE_DIR=str(traces)) as gateway:
-        gateway.wait_for_log("ready on")
+    with running_gateway(prefill, decode, traces, *flags) as gateway:
         yield gateway.address

@@ -31,6 +31,11 @@ class ServiceProcess:
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
 
+    @property
+    def pid(self) -> int:
+        """Of the process that was started; it may have children."""
+        return self._process.pid
+
     def wait_for_log(self, text: str, times: int = 1) -> list[str]:
         """The lines with ``text``, once there are that many; fails with the log if they do not
         come, or the service ends before."""
