@@ -1,8 +1,10 @@
 """What the three metrics pages show, and that their counters count what was asked and moved."""
 
+from typing import Any
+
 import pytest
 
-from baton.client import BatonClient, Sampling
+from baton.client import BatonClient
 from chassis.errors import InvalidArgument
 from tests.e2e.metrics_page import read_counter, read_samples
 from tests.e2e.prompts import prompt
@@ -32,7 +34,7 @@ PAGES = {
     "prefill": {*ENGINE, "baton_prompt_tokens_total", "baton_cached_tokens_total"},
     "decode": {*ENGINE, "baton_generated_tokens_total", "baton_kv_transfer_bytes_total"},
 }
-GREEDY: Sampling = {"temperature": 0.0, "ignore_eos": True}
+GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 
 
 @pytest.fixture
