@@ -20,8 +20,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class StoredSpan:
-    """A span as it was exported."""
+    """A span as it was exported; ``parent_id`` is "" where it has no parent."""
 
+    span_id: str
+    parent_id: str
     attributes: dict[str, Any]
     events: tuple[tuple[str, Event], ...]
 
@@ -34,7 +36,7 @@ class TraceStore:
 
     async def span(self, trace_id: str, name: str) -> StoredSpan:
         """The span of that name; waits until it has been exported."""
-        while (found := self._find(trace_id, name)) is None:  # noqa: ASYNC110
+        while (found := self.find(trace_id, name)) is None:  # noqa: ASYNC110
             await asyncio.sleep(POLL_SECONDS)
         return found
 
@@ -43,7 +45,8 @@ class TraceStore:
         found = await self.span(trace_id, span)
         return [event for event_name, event in found.events if event_name == name]
 
-    def _find(self, trace_id: str, name: str) -> StoredSpan | None:
+    def find(self, trace_id: str, name: str) -> StoredSpan | None:
+        """The span of that name, if it has been exported already."""
         for path in self._directory.rglob("*"):
             for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
                 for span in _spans(json.loads(line)):
@@ -66,7 +69,8 @@ def _decode(span: dict[str, Any]) -> StoredSpan:
         (event["name"], Event(int(event["timeUnixNano"]), _attributes(event["attributes"])))
         for event in span["events"]
     )
-    return StoredSpan(_attributes(span["attributes"]), events)
+    parent_id = span.get("parentSpanId", "")
+    return StoredSpan(span["spanId"], parent_id, _attributes(span["attributes"]), events)
 
 
 def _attributes(pairs: list[dict[str, Any]]) -> dict[str, Any]:
