@@ -22,6 +22,8 @@ from gateway.session import Session
 
 log = logging.getLogger(__name__)
 
+_PrefillCall = grpc.aio.UnaryStreamCall[prefill_pb2.PrefillRequest, prefill_pb2.PrefillResponse]
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptPlan:
@@ -200,6 +202,13 @@ class Attempt:
         stub = prefill_pb2_grpc.PrefillServiceStub(plan.route.prefill.channel)
         metadata = (*span.metadata(), (METADATA_KEY, plan.parent.trace_id))
         call = stub.Prefill(request, timeout=self._seconds_left(), metadata=metadata)
+        try:
+            await self._hear_prefill(call, span)
+        finally:
+            # A task that is cancelled while the request is being sent does not end the call.
+            call.cancel()
+
+    async def _hear_prefill(self, call: _PrefillCall, span: Span) -> None:
         response = await call.read()
         if not isinstance(response, prefill_pb2.PrefillResponse):
             self._fail(_violation("the prefill worker sent no first token"), None)
