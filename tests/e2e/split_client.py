@@ -23,6 +23,9 @@ from baton.v1 import (
 from chassis.channel import open_channel
 from tests.e2e.worker_process import WorkerProcess
 
+# More than the hand-off time-out, after which prefill gives up what nobody came for.
+WAIT_SECONDS = 20.0
+
 
 @dataclass(slots=True)
 class Attempt:
@@ -176,9 +179,10 @@ class SplitClient:
         raise AssertionError(f"the {role} worker stopped talking")
 
     async def all_blocks_back(self) -> None:
-        """Returns when both workers hold no block and no request."""
-        await self.watch_until("prefill", is_quiet)
-        await self.watch_until("decode", is_quiet)
+        """Returns when both workers hold no block and no request, as they soon must."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            await self.watch_until("prefill", is_quiet)
+            await self.watch_until("decode", is_quiet)
 
     async def _run_prefill(self, attempt: Attempt, call: Any) -> None:
         try:

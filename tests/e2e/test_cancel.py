@@ -138,3 +138,19 @@ async def test_of_many_clients_who_come_and_go_nothing_is_left(
     assert [list(answer.choices[0].token_ids) for answer in answers] == [
         list(completion.token_ids) for (completion,) in expected
     ]
+
+
+async def test_a_prompt_that_nobody_waits_for_is_computed_no_further(
+    narrow_gateway: ServiceProcess, watcher: SplitClient
+) -> None:
+    """Prefill alone has it: no decode leg breaks the lease for the gateway."""
+    before = (await watcher.watch_until("prefill", lambda load: True)).load.steps
+    async with BatonClient(narrow_gateway.address) as client:
+        num_chunks, chunk = 3, 256
+        tokens = prompt(num_chunks * chunk, seed=12_200)
+        call = asyncio.create_task(client.generate(tokens, max_tokens=1))
+        await watcher.watch_until("prefill", lambda load: load.running > 0)
+        call.cancel()
+        await watcher.all_blocks_back()
+    after = (await watcher.watch_until("prefill", lambda load: True)).load.steps
+    assert after - before < num_chunks
