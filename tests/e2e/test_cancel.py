@@ -154,3 +154,15 @@ async def test_a_prompt_that_nobody_waits_for_is_computed_no_further(
         await watcher.all_blocks_back()
     after = (await watcher.watch_until("prefill", lambda load: True)).load.steps
     assert after - before < num_chunks
+
+
+async def test_the_copies_that_choices_wait_for_come_back_too(
+    narrow_gateway: ServiceProcess, watcher: SplitClient
+) -> None:
+    """Each choice but one has a block reserved for its copy of the partial last one."""
+    tokens = prompt(603, seed=12_201)
+    async with BatonClient(narrow_gateway.address) as client:
+        call = asyncio.create_task(client.generate(tokens, n=4, max_tokens=100))
+        await watcher.watch_until("decode", lambda load: load.blocks.reserved == 38 + 3)
+        call.cancel()
+        await watcher.all_blocks_back()
