@@ -14,15 +14,14 @@ from chassis.errors import Cancelled, DeadlineExceeded
 from tests.e2e.engine_reference import Reference
 from tests.e2e.gateway_process import running_gateway
 from tests.e2e.metrics_page import read_counter
+from tests.e2e.pool_size import pool_of
 from tests.e2e.prompts import prompt
 from tests.e2e.service_process import ServiceProcess
 from tests.e2e.split_client import SplitClient, split_client
 from tests.e2e.worker_process import WorkerProcess, running
 
 NUM_LEAVERS = 40
-# SmolLM2-135M in float32: layers, K and V, KV heads, tokens, head size, bytes. One is the sink.
-BLOCK_BYTES = 30 * 2 * 3 * 16 * 64 * 4
-TINY = ("--kv-memory-bytes", str((64 + 1) * BLOCK_BYTES))
+TINY = pool_of(64)
 STAYERS: list[tuple[list[int], dict[str, Any]]] = [
     (prompt(40 + 30 * number, seed=11_000 + number), {"temperature": 0.0, "max_tokens": 20})
     for number in range(6)

@@ -9,10 +9,10 @@ import pytest
 
 from baton.v1 import gateway_pb2, gateway_pb2_grpc, generation_pb2
 from chassis.channel import open_channel
+from tests.e2e.pool_size import BLOCK_BYTES
 from tests.e2e.prompts import prompt
 from tests.e2e.trace_store import TraceStore
 
-BLOCK_BYTES = 30 * 2 * 3 * 16 * 64 * 4
 STAGES = (
     *("tokenize", "admission.wait", "route"),
     *("prefill leg", "Prefill", "prefill.queue", "prefill.compute"),

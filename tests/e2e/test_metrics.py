@@ -7,14 +7,12 @@ import pytest
 from baton.client import BatonClient
 from chassis.errors import InvalidArgument
 from tests.e2e.metrics_page import read_counter, read_samples
+from tests.e2e.pool_size import BLOCK_BYTES
 from tests.e2e.prompts import prompt
 from tests.e2e.service_process import ServiceProcess
 from tests.e2e.split_client import SplitClient
 from tests.e2e.worker_process import WorkerProcess
 
-BLOCK_SIZE = 16
-# SmolLM2-135M in float32: layers, K and V, KV heads, tokens, head size, bytes.
-BLOCK_BYTES = 30 * 2 * 3 * BLOCK_SIZE * 64 * 4
 BLOCK_STATES = {"leased", "used", "reserved", "fenced", "cached", "free"}
 ENGINE = {
     "baton_blocks",

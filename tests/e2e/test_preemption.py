@@ -11,15 +11,14 @@ from baton.client import BatonClient
 from baton.v1.gateway_pb2 import GenerateResponse
 from tests.e2e.engine_reference import Reference
 from tests.e2e.gateway_process import gateway_for
+from tests.e2e.pool_size import pool_of
 from tests.e2e.prompts import prompt
 from tests.e2e.split_client import split_client
 from tests.e2e.trace_store import TraceStore
 from tests.e2e.worker_process import WorkerProcess, running
 
-# SmolLM2-135M in float32: layers, K and V, KV heads, tokens, head size, bytes.
-BLOCK_BYTES = 30 * 2 * 3 * 16 * 64 * 4
-# Room for two of the requests at their full length. One block more is the sink.
-NUM_BLOCKS = 12
+# Room for two of the requests at their full length.
+POOL = pool_of(12)
 NUM_TOKENS = 64
 OPTIONS: list[dict[str, Any]] = [
     {"temperature": 0.0},
@@ -36,8 +35,7 @@ def small_decode(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[WorkerProcess, Path]]:
     traces = tmp_path_factory.mktemp("traces")
-    pool = ("--kv-memory-bytes", str((NUM_BLOCKS + 1) * BLOCK_BYTES))
-    with running("decode", *pool, trace_directory=traces) as decode:
+    with running("decode", *POOL, trace_directory=traces) as decode:
         yield decode.wait_ready(), traces
 
 

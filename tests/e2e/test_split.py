@@ -8,12 +8,11 @@ import pytest
 from baton.v1 import generation_pb2
 from tests.e2e.engine_reference import Reference
 from tests.e2e.metrics_page import read_counter
+from tests.e2e.pool_size import BLOCK_BYTES
 from tests.e2e.prompts import prompt
 from tests.e2e.split_client import SplitClient
 from tests.e2e.trace_store import TraceStore
 from tests.e2e.worker_process import WorkerProcess
-
-BLOCK_SIZE = 16
 
 
 @pytest.mark.parametrize("num_tokens", [1, 15, 16, 17, 32, 300])
@@ -86,7 +85,7 @@ async def test_a_known_prompt_is_cached_on_prefill_and_moves_only_its_tail(
     assert again.response is not None
     assert again.response.cached_tokens == 32
     moved.append(_bytes_moved(workers[1]))
-    assert moved[1] - moved[0] == _block_bytes()
+    assert moved[1] - moved[0] == BLOCK_BYTES
 
 
 async def test_a_prompt_of_known_whole_blocks_moves_nothing(
@@ -114,7 +113,7 @@ async def test_the_bytes_moved_are_the_blocks_of_the_prompt(
 ) -> None:
     before = _bytes_moved(workers[1])
     await client.generate(prompt(100, seed=6), temperature=0.0, max_tokens=3, ignore_eos=True)
-    assert _bytes_moved(workers[1]) - before == 7 * _block_bytes()
+    assert _bytes_moved(workers[1]) - before == 7 * BLOCK_BYTES
 
 
 async def test_kv_moves_while_later_chunks_of_the_prompt_compute(
@@ -146,8 +145,3 @@ async def test_every_stage_of_both_legs_is_in_the_callers_trace(
 
 def _bytes_moved(decode: WorkerProcess) -> float:
     return read_counter(decode, "baton_kv_transfer_bytes_total", transport="nixl")
-
-
-def _block_bytes() -> int:
-    # SmolLM2-135M in float32: layers, K and V, KV heads, tokens, head size, bytes.
-    return 30 * 2 * 3 * BLOCK_SIZE * 64 * 4

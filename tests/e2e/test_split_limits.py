@@ -12,14 +12,12 @@ from baton.v1 import decode_pb2
 from chassis.model_store import resolve
 from chassis.status import from_rpc_error
 from tests.e2e.engine_reference import Reference
+from tests.e2e.pool_size import pool_of
 from tests.e2e.prompts import prompt
 from tests.e2e.split_client import SplitClient, split_client
 from tests.e2e.worker_process import WorkerProcess, running
 
-NUM_BLOCKS = 12
-# SmolLM2-135M in float32: layers, K and V, KV heads, tokens, head size, bytes. One block is a sink.
-BLOCK_BYTES = 30 * 2 * 3 * 16 * 64 * 4
-TINY = ("--kv-memory-bytes", str((NUM_BLOCKS + 1) * BLOCK_BYTES), "--max-queue", "2")
+TINY = (*pool_of(12), "--max-queue", "2")
 
 
 @pytest.fixture(scope="module")
