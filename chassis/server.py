@@ -7,7 +7,7 @@ from typing import Literal
 import grpc.aio
 from grpc_reflection.v1alpha import reflection
 
-from chassis.channel import KEEPALIVE_OPTIONS, MESSAGE_LIMIT, bind
+from chassis.channel import MESSAGE_LIMIT, PUBLIC, Options, Profile, bind
 from chassis.error_interceptor import ErrorInterceptor
 from chassis.error_table import ErrorTable
 from chassis.health import SERVICE_NAME as HEALTH_NAME
@@ -69,6 +69,7 @@ class Server:
         services: Sequence[str],
         *,
         errors: ErrorTable,
+        profile: Profile = PUBLIC,
         reuse_port: bool = False,
         untraced: Sequence[str] = (),
     ) -> None:
@@ -81,7 +82,7 @@ class Server:
                 ErrorInterceptor(errors),
                 RequestInterceptor(MESSAGE_LIMIT),
             ),
-            options=server_options(settings, reuse_port=reuse_port),
+            options=server_options(settings, profile, reuse_port=reuse_port),
         )
         add_health(self.health, self.grpc)
         names = (*self._services, HEALTH_NAME, reflection.SERVICE_NAME)
@@ -115,12 +116,14 @@ def create_server(
     services: Sequence[str],
     *,
     errors: ErrorTable | None = None,
+    profile: Profile = PUBLIC,
     reuse_port: bool = False,
     untraced: Sequence[str] = (),
 ) -> Server:
     """A server that is not started yet.
 
-    ``errors`` translates the exceptions of the packages below; ``reuse_port`` lets several
+    ``errors`` translates the exceptions of the packages below; ``profile`` says how it watches its
+    callers; ``reuse_port`` lets several
     processes share the port; ``untraced`` names methods or services, by prefix
     (``/baton.v1.KvTransferService/``), that get no span of their own.
     """
@@ -128,16 +131,17 @@ def create_server(
         settings,
         services,
         errors=errors or ErrorTable(),
+        profile=profile,
         reuse_port=reuse_port,
         untraced=untraced,
     )
 
 
-def server_options(settings: ServerSettings, *, reuse_port: bool) -> tuple[tuple[str, int], ...]:
+def server_options(settings: ServerSettings, profile: Profile, *, reuse_port: bool) -> Options:
     """The options of every server; channel.py says why the keepalive ones are what they are."""
     return (
-        *KEEPALIVE_OPTIONS,
-        # Clients may ping as often as we do, also on a silent connection, for ever.
+        *profile.options,
+        # Whoever calls may ping as often as it likes, also on a silent connection, for ever.
         ("grpc.http2.min_ping_interval_without_data_ms", 500),
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.max_receive_message_length", HARD_MESSAGE_LIMIT),

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import aclosing
 
 from baton.v1 import decode_pb2_grpc, worker_pb2
+from chassis.channel import INNER
 from chassis.lifecycle import Shutdown, serve_until_shutdown
 from chassis.server import Server, create_server
 from decode_svc.config import DecodeSettings
@@ -31,7 +32,9 @@ async def serve(settings: DecodeSettings, shutdown: Shutdown) -> None:
         ) as parts,
         aclosing(DecodeWorker(settings, parts)) as worker,
     ):
-        server = create_server(settings.server, SERVICES, errors=TRANSFER_ERRORS, untraced=UNTRACED)
+        server = create_server(
+            settings.server, SERVICES, errors=TRANSFER_ERRORS, profile=INNER, untraced=UNTRACED
+        )
         servicer = DecodeServicer(worker, parts.identity.boot_id, settings.session_stall)
         decode_pb2_grpc.add_DecodeServiceServicer_to_server(servicer, server.grpc)
         add_worker_servicer(server, worker_pb2.WORKER_ROLE_DECODE, parts, worker.board)

@@ -9,7 +9,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton.v1 import worker_pb2, worker_pb2_grpc
-from chassis.channel import open_channel
+from chassis.channel import INNER, open_channel
 from chassis.errors import FailedPrecondition, ServiceError, Unavailable
 from chassis.status import from_rpc_error
 from gateway.backoff import Backoff
@@ -56,7 +56,7 @@ class WorkerLink:
     async def run(self) -> None:
         """Connects, follows, and connects again with back-off, until cancelled."""
         backoff = Backoff()
-        channel = open_channel(self.address)
+        channel = open_channel(self.address, INNER)
         try:
             while True:
                 try:
@@ -158,7 +158,7 @@ class WorkerLink:
         backoff = Backoff()
         while True:
             # A connection of its own: a full Session must not hold up Watch (protocol 2.2).
-            channel = open_channel(self.address)
+            channel = open_channel(self.address, INNER)
             identity = worker.identity
             worker.session = Session(channel, identity.name, identity.boot_id)
             try:

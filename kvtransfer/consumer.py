@@ -1,14 +1,12 @@
 """The decode side of hand-offs: pairs with prefill workers and pulls attempts from them."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
-import grpc.aio
-
 from baton.v1 import kv_transfer_pb2
-from chassis.channel import open_channel
+from chassis.channel import INNER, open_channel
 from chassis.errors import ServiceError
 from kvtransfer.fence import Fence
 from kvtransfer.handshake import check_block_bytes, request_handshake
@@ -36,14 +34,12 @@ class Consumer:
         layout: KvLayout,
         transfers: TransferThread,
         timeouts: PullTimeouts = DEFAULT_TIMEOUTS,
-        channels: Callable[[str], grpc.aio.Channel] = open_channel,
     ) -> None:
         check_block_bytes(layout, transfers)
         self._boot_id = boot_id
         self._layout = layout
         self._transfers = transfers
         self._timeouts = timeouts
-        self._channels = channels
         self._peers: dict[bytes, PrefillPeer] = {}
         self._pairings: dict[bytes, asyncio.Task[PrefillPeer]] = {}
         self._removals: dict[bytes, asyncio.Future[None]] = {}
@@ -108,7 +104,7 @@ class Consumer:
     async def _pair(self, address: str, boot_id: bytes) -> PrefillPeer:
         if removal := self._removals.get(boot_id):
             await asyncio.wait_for(asyncio.shield(removal), self._timeouts.pair)
-        peer = PrefillPeer(address, boot_id, self._channels(address), self._transfers)
+        peer = PrefillPeer(address, boot_id, open_channel(address, INNER), self._transfers)
         try:
             await peer.pair(self._handshake(boot_id), seconds=self._timeouts.pair)
         except BaseException:

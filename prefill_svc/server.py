@@ -3,6 +3,7 @@
 from contextlib import aclosing
 
 from baton.v1 import kv_transfer_pb2_grpc, prefill_pb2_grpc, worker_pb2
+from chassis.channel import INNER
 from chassis.lifecycle import Shutdown, serve_until_shutdown
 from chassis.server import create_server
 from kvtransfer.errors import TRANSFER_ERRORS
@@ -29,7 +30,9 @@ async def serve(settings: PrefillSettings, shutdown: Shutdown) -> None:
         ) as parts,
         aclosing(PrefillWorker(settings, parts)) as worker,
     ):
-        server = create_server(settings.server, SERVICES, errors=TRANSFER_ERRORS, untraced=UNTRACED)
+        server = create_server(
+            settings.server, SERVICES, errors=TRANSFER_ERRORS, profile=INNER, untraced=UNTRACED
+        )
         servicer = PrefillServicer(worker, parts, settings.engine.max_request_seconds)
         prefill_pb2_grpc.add_PrefillServiceServicer_to_server(servicer, server.grpc)
         kv_transfer_pb2_grpc.add_KvTransferServiceServicer_to_server(worker.producer, server.grpc)

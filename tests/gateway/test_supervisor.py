@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from baton.v1 import gateway_pb2_grpc
-from chassis.channel import CHANNEL_OPTIONS
+from chassis.channel import PUBLIC, channel_options
 from tests.e2e.service_process import ServiceProcess, running_service
 from tests.gateway.stage import request
 
@@ -28,7 +28,7 @@ def gateway() -> Iterator[ServiceProcess]:
 
 def ask(gateway: ServiceProcess) -> grpc.StatusCode:
     """The outcome of one request on a connection of its own."""
-    with grpc.insecure_channel(gateway.address, options=CHANNEL_OPTIONS) as channel:
+    with grpc.insecure_channel(gateway.address, options=channel_options(PUBLIC)) as channel:
         stub = gateway_pb2_grpc.GenerationServiceStub(channel)
         with pytest.raises(grpc.RpcError) as caught:
             stub.Generate(request(), timeout=30)
