@@ -5,17 +5,20 @@ async def serve(shutdown: Shutdown) -> None:
         worker = await stack.enter_async_context(Worker(settings))
         server = create_server(settings.server, SERVICES, errors=TABLE)
         add_PrefillServiceServicer_to_server(PrefillServicer(worker), server.grpc)
-        await serve_until_shutdown(server, shutdown, drain=worker.drain)
+        await serve_until_shutdown(server, shutdown, work=worker)
 
 sys.exit(run(serve))
 """
 
 import asyncio
+import faulthandler
 import logging
+import os
 import signal
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import uvloop
 
@@ -24,8 +27,13 @@ from chassis.server import Server, ServerSettings
 
 log = logging.getLogger(__name__)
 
+# Callers that send something while they hear that the service drains are answered so, not cut off.
+DRAIN_LINGER = 0.5
 # Ends the streams that outlive the drain (health and load watches) without cutting last messages.
 CLOSE_GRACE = 0.5
+# What closing may take before the process ends without it: something hangs then, or computes on.
+CLOSE_SECONDS = 10.0
+CLOSE_AT_ONCE_SECONDS = 2.0
 
 
 class Shutdown:
@@ -52,6 +60,19 @@ class Shutdown:
             self.requested.set()
         if not self._draining_helps and self._main is not None:
             self._main.cancel()
+            self.end_soon()
+
+    def end_soon(self) -> None:
+        """Closing begins: the process ends within seconds, whether that comes to an end or not."""
+        seconds = CLOSE_AT_ONCE_SECONDS if self.forced.is_set() else CLOSE_SECONDS
+        guard = threading.Timer(seconds, self._give_up, (seconds,))
+        guard.daemon = True
+        guard.start()
+
+    def _give_up(self, seconds: float) -> None:
+        log.error("not closed after %g s: ending anyway", seconds)
+        faulthandler.dump_traceback(all_threads=True)
+        os._exit(1 if self.failure is not None else 0)
 
     def fail(self, error: BaseException) -> None:
         """Ends the process with exit code 1, without a drain: the service cannot go on."""
@@ -68,6 +89,16 @@ class Shutdown:
             yield
         finally:
             self._draining_helps = False
+
+
+class Work(Protocol):
+    """What a service does, as its drain sees it."""
+
+    async def drain(self) -> None:
+        """Takes nothing new from now on; returns when nothing is left."""
+
+    def hand_over(self) -> None:
+        """Ends what is left in a way that lets callers go on with it elsewhere."""
 
 
 class CannotStart(Exception):
@@ -126,13 +157,13 @@ async def serve_until_shutdown(
     shutdown: Shutdown,
     *,
     warm_up: Callable[[], Coroutine[Any, Any, None]] | None = None,
-    drain: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    work: Work | None = None,
 ) -> None:
     """Starts the server, becomes ready after ``warm_up``, and returns when it has stopped.
 
-    On shutdown the service names turn NOT_SERVING and ``drain`` runs: it refuses new work and
-    returns when none is left, at most ``drain_grace`` seconds, cut short by a second signal.
-    Calls go on being served meanwhile, so that work in flight can still open its streams.
+    On shutdown the service names turn NOT_SERVING and ``work`` drains, for at most ``drain_grace``
+    seconds; then what is left is handed over. A second signal cuts both short. Calls go on being
+    served meanwhile, so that work in flight can still open its streams.
     Raises CannotStart if the port is taken.
     """
     try:
@@ -147,20 +178,27 @@ async def serve_until_shutdown(
             log.info("ready on %s:%d", server.settings.host, server.port)
             await shutdown.requested.wait()
             server.set_ready(False)
-            if drain is not None:
-                await _drain(drain(), shutdown, server.settings.drain_grace)
+            if work is not None:
+                await _drain(work, shutdown, server.settings.drain_grace)
     finally:
+        shutdown.end_soon()
         await server.stop(None if shutdown.forced.is_set() else CLOSE_GRACE)
 
 
-async def _drain(drain: Coroutine[Any, Any, None], shutdown: Shutdown, grace: float) -> None:
-    draining = asyncio.ensure_future(drain)
+async def _drain(work: Work, shutdown: Shutdown, grace: float) -> None:
+    draining = asyncio.ensure_future(_drain_and_linger(work))
     forced = asyncio.ensure_future(shutdown.forced.wait())
     await asyncio.wait([draining, forced], timeout=grace, return_when=asyncio.FIRST_COMPLETED)
     if not draining.done() and not forced.done():
-        log.warning("work is left after %g s of draining", grace)
+        log.warning("work may be left after %g s of draining: handing it over", grace)
+        work.hand_over()
     forced.cancel()
     draining.cancel()
     outcome = (await asyncio.gather(draining, return_exceptions=True))[0]
     if isinstance(outcome, Exception):
         shutdown.fail(outcome)
+
+
+async def _drain_and_linger(work: Work) -> None:
+    # In this order: the drain's first act is to refuse.
+    await asyncio.gather(work.drain(), asyncio.sleep(DRAIN_LINGER))

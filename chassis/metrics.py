@@ -14,6 +14,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 from prometheus_client import (
     CollectorRegistry,
@@ -50,9 +51,15 @@ class Metrics:
         assert name.endswith("_total"), f"counter {name} must end in _total"
         return Counter(name, help, labels, registry=self.registry)
 
-    def gauge(self, name: str, help: str, labels: Sequence[str] = ()) -> Gauge:
-        """Something that goes up and down; over several processes, the sum of the living."""
-        return Gauge(name, help, labels, registry=self.registry, multiprocess_mode="livesum")
+    def gauge(
+        self,
+        name: str,
+        help: str,
+        labels: Sequence[str] = (),
+        over_processes: Literal["livesum", "livemin"] = "livesum",
+    ) -> Gauge:
+        """Something that goes up and down; of several processes, their sum or the least."""
+        return Gauge(name, help, labels, registry=self.registry, multiprocess_mode=over_processes)
 
     def histogram(
         self,

@@ -40,7 +40,7 @@ async def serve(settings: DecodeSettings, shutdown: Shutdown) -> None:
         add_worker_servicer(server, worker_pb2.WORKER_ROLE_DECODE, parts, worker.board)
         watch = asyncio.create_task(_watch_fences(server, worker, shutdown, settings.read_timeout))
         try:
-            await serve_until_shutdown(server, shutdown, warm_up=worker.start, drain=worker.drain)
+            await serve_until_shutdown(server, shutdown, warm_up=worker.start, work=worker)
         finally:
             watch.cancel()
 

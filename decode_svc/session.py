@@ -57,7 +57,7 @@ class Session:
                 case "cancel":
                     self._worker.cancel(number, request.cancel.handle)
                 case "pair":
-                    self._worker.pair(request.pair)
+                    self._worker.pairings.begin(request.pair)
                 case other:
                     raise InvalidArgument(f"{other} within a session", reason="UNEXPECTED_MESSAGE")
 

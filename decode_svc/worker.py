@@ -14,12 +14,13 @@ from decode_svc.config import DecodeSettings
 from decode_svc.job import DecodeJob
 from decode_svc.known_attempts import KnownAttempts
 from decode_svc.outbox import Outbox
+from decode_svc.pairings import Pairings
 from decode_svc.scheduler import DecodeScheduler
 from decode_svc.stepper import DecodeEvents, DecodeStepper
 from engine.block_manager import BlockManager
 from engine.loop import EngineLoop
 from kvtransfer.consumer import Consumer
-from kvtransfer.errors import PullFailed, TransferError
+from kvtransfer.errors import PullFailed
 from kvtransfer.handoff import Completion
 from kvtransfer.pull import PullTimeouts
 from worker.leg import Leg
@@ -47,7 +48,6 @@ class DecodeWorker:
         self._by_handle: dict[tuple[int, int], DecodeJob] = {}
         self._outboxes: dict[int, Outbox] = {}
         self._num_sessions = 0
-        self._pairings: set[asyncio.Task[None]] = set()
         self._known = KnownAttempts()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -61,6 +61,7 @@ class DecodeWorker:
             transfers=parts.transfers,
             timeouts=timeouts,
         )
+        self.pairings = Pairings(self._consumer)
         scheduler = DecodeScheduler(
             blocks,
             block_size=model.limits.block_size,
@@ -92,13 +93,16 @@ class DecodeWorker:
         self.board.set_accepting(False)
         await self._idle.wait()
 
+    def hand_over(self) -> None:
+        """Ends every attempt, so that its gateway continues it on another worker."""
+        for job in list(self._jobs.values()):
+            self._fail(job, Unavailable("this worker is draining", reason="WORKER_DRAINING"))
+
     async def aclose(self) -> None:
         """Ends what is left and stops the engine thread."""
         self.board.set_accepting(False)
-        for job in list(self._jobs.values()):
-            self._fail(job, Unavailable("the worker is stopping", reason="WORKER_STOPPING"))
-        for pairing in self._pairings:
-            pairing.cancel()
+        self.hand_over()
+        self.pairings.cancel()
         await self._consumer.close()
         await asyncio.to_thread(self._engine.stop)
 
@@ -148,12 +152,6 @@ class DecodeWorker:
         job.hand_off = self._loop.create_task(self._hand_off(job))
         self._post_load(self.board.load)
 
-    def pair(self, pair: decode_pb2.Pair) -> None:
-        """Pairs with a prefill worker in the background; one that cannot be is logged."""
-        pairing = self._loop.create_task(self._pair(pair))
-        self._pairings.add(pairing)
-        pairing.add_done_callback(self._pairings.discard)
-
     def is_living(self, session: int, handle: int) -> bool:
         """Whether a handle stands for an attempt that is not over."""
         return (session, handle) in self._by_handle
@@ -174,12 +172,6 @@ class DecodeWorker:
     def oldest_fence(self) -> float:
         """Seconds that blocks have been fenced by a read that failed and did not end."""
         return self._transfers.oldest_fence()
-
-    async def _pair(self, pair: decode_pb2.Pair) -> None:
-        try:
-            await self._consumer.pair(pair.prefill_address, pair.prefill_boot_id)
-        except (ServiceError, TransferError, TimeoutError) as error:
-            log.warning("cannot pair with prefill at %s: %s", pair.prefill_address, error)
 
     # The hand-off of one attempt.
 

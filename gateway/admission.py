@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from chassis.errors import ResourceExhausted
+from chassis.errors import ResourceExhausted, ServiceError
 
 # Weight of the newest gap between two turns in the smoothed gap.
 _SMOOTHING = 0.2
@@ -103,6 +103,12 @@ class Admission:
         self._in_flight -= 1
         self._last_turn = 0.0
         self._on_change(0)
+
+    def refuse_waiting(self, error: ServiceError) -> None:
+        """Nobody's turn will come any more: all who wait are told so."""
+        for turn in self._queue:
+            if not turn.done():
+                turn.set_exception(error)
 
     def _give_up(self, turn: asyncio.Future[None]) -> None:
         if turn in self._queue:

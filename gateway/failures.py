@@ -1,5 +1,7 @@
 """Failures that workers report inside messages, and which of them a new attempt can mend."""
 
+from typing import TypeGuard
+
 import grpc.aio
 
 from baton.v1 import decode_pb2
@@ -45,6 +47,16 @@ def prefill_lost(worker: str, detail: str) -> Unavailable:
     return Unavailable(f"prefill worker {worker} was lost: {detail}", reason="PREFILL_WORKER_LOST")
 
 
+def is_draining(error: ServiceError | None) -> TypeGuard[Unavailable]:
+    """Whether a worker stops in good order: it took no more, or handed over what it had."""
+    return isinstance(error, Unavailable) and error.reason == "WORKER_DRAINING"
+
+
+def no_other_worker(draining: Unavailable, error: ServiceError) -> Unavailable:
+    """The end of a request that a draining worker sent away, and that nobody else can take."""
+    return Unavailable(f"{draining.message}; {error.message}", reason=draining.reason)
+
+
 def is_retryable(error: ServiceError) -> bool:
     """Whether another attempt, perhaps on other workers, may succeed where this one failed.
 
@@ -53,7 +65,7 @@ def is_retryable(error: ServiceError) -> bool:
     is left to the client for now: it gets UNAVAILABLE.
     """
     if isinstance(error, Unavailable):
-        return error.reason in ("WORKER_DRAINING", "WORKER_STOPPING")
+        return is_draining(error)
     if isinstance(error, FailedPrecondition):
         return error.reason == "BOOT_ID_STALE"
     return isinstance(error, Aborted | ResourceExhausted)

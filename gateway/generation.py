@@ -21,7 +21,7 @@ from chassis.errors import (
 from chassis.telemetry import Span, start_span
 from gateway.attempt import Attempt, AttemptPlan
 from gateway.choice import Choice
-from gateway.failures import Preempted, is_retryable
+from gateway.failures import Preempted, is_draining, is_retryable, no_other_worker
 from gateway.router import Demand, Route, Router
 
 _FIRST_RETRY_SECONDS = 0.02
@@ -138,6 +138,15 @@ class Generation:
         """Cancels whatever still runs. Legal in every state."""
         self._end(None)
 
+    def interrupt(self, error: ServiceError) -> None:
+        """Ends the request also where its reader hangs in a write to a client that is stuck."""
+        if self._is_over:
+            return
+        self.was_interrupted = True
+        self._end(error)
+        if self._waiter is None and self._reader is not None:
+            self._reader.cancel()
+
     def committed(self, num_tokens: int) -> None:
         """See AttemptOwner."""
         self.last_token_at = now = time.monotonic()
@@ -145,7 +154,7 @@ class Generation:
             self.first_token_at = now
         self._num_unread += num_tokens
         if self._num_unread > self._limits.max_unread_tokens:
-            self._interrupt(
+            self.interrupt(
                 ResourceExhausted(
                     f"the client left {self._num_unread} tokens unread", reason="CLIENT_TOO_SLOW"
                 )
@@ -179,6 +188,9 @@ class Generation:
             for choice in unfinished:
                 if len(choice.token_ids) > attempt.plan.num_known_output_tokens + 1:
                     self._tries[choice.index] = 0
+        if is_draining(error) and attempt.failed_worker not in self._avoid:
+            # Nobody's failure, and not counted as one: once a worker, so that it has an end.
+            self._tries.subtract(choice.index for choice in unfinished)
         num_tries = max(self._tries[choice.index] for choice in unfinished)
         if not is_retryable(error):
             self._end(error)
@@ -209,7 +221,7 @@ class Generation:
             try:
                 route = self._route(group[0], after)
             except ServiceError as error:
-                self._end(error)
+                self._end(no_other_worker(after, error) if is_draining(after) else error)
                 return
             self._attempt(group, route)
 
@@ -252,16 +264,7 @@ class Generation:
         attempt.start()
 
     def _expire(self) -> None:
-        self._interrupt(DeadlineExceeded("the deadline passed", reason="DEADLINE_EXCEEDED"))
-
-    def _interrupt(self, error: ServiceError) -> None:
-        """Ends the request also where its reader hangs in a write to a client that is stuck."""
-        if self._is_over:
-            return
-        self.was_interrupted = True
-        self._end(error)
-        if self._waiter is None and self._reader is not None:
-            self._reader.cancel()
+        self.interrupt(DeadlineExceeded("the deadline passed", reason="DEADLINE_EXCEEDED"))
 
     def _end(self, error: ServiceError | None) -> None:
         if self._is_over:

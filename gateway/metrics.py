@@ -13,6 +13,12 @@ class GatewayMetrics:
             "baton_requests_total", "Requests answered, by outcome.", ("code", "reason")
         )
         self._waiting = metrics.gauge("baton_queue_waiting", "Requests that wait for admission.")
+        self._ready = metrics.gauge(
+            "baton_workers_ready",
+            "Workers that can be given requests.",
+            ("role",),
+            over_processes="livemin",
+        )
         self._in_flight = metrics.gauge("baton_requests_running", "Requests in work.")
         self._first_token = metrics.histogram(
             "gen_ai_server_time_to_first_token_seconds", "Arrival to first token.", labels
@@ -29,6 +35,11 @@ class GatewayMetrics:
     def set_waiting(self, waiting: int) -> None:
         """Requests that wait for admission now."""
         self._waiting.set(waiting)
+
+    def set_ready(self, prefill: int, decode: int) -> None:
+        """Workers that can be given requests now."""
+        self._ready.labels("prefill").set(prefill)
+        self._ready.labels("decode").set(decode)
 
     def began(self) -> None:
         """A request arrived."""

@@ -38,6 +38,7 @@ class Orchestrator:
         self._limits = limits
         # Prefill legs end by themselves when the KV is released, a moment after the answer.
         self._legs: set[asyncio.Task[None]] = set()
+        self._generations: set[Generation] = set()
         self._num_open = 0
         self._is_draining = False
         self._emptied = asyncio.Event()
@@ -76,6 +77,12 @@ class Orchestrator:
             await self._emptied.wait()
         await asyncio.gather(*self._legs, return_exceptions=True)
 
+    def hand_over(self) -> None:
+        """Ends what still runs or waits: UNAVAILABLE tells clients to ask another gateway."""
+        self._admission.refuse_waiting(_draining())
+        for generation in tuple(self._generations):
+            generation.interrupt(_draining())
+
     async def _validate(
         self, request: generation_pb2.GenerateRequest, clock: RequestClock
     ) -> ValidatedRequest:
@@ -100,6 +107,7 @@ class Orchestrator:
         task = GenerationTask(validated.prompt_token_ids, validated.sampling, clock.deadline, span)
         choices = [self._choice(i, validated.sampling) for i in range(validated.sampling.n)]
         generation = Generation(task, choices, self._router, self._limits, self._keep)
+        self._generations.add(generation)
         try:
             generation.start()
             yield generation
@@ -111,6 +119,7 @@ class Orchestrator:
             current.uncancel()
             raise generation.failure from None
         finally:
+            self._generations.discard(generation)
             generation.close()
 
     def _choice(self, index: int, sampling: generation_pb2.SamplingParams) -> Choice:
@@ -124,7 +133,7 @@ class Orchestrator:
     @contextmanager
     def _open(self) -> Iterator[None]:
         if self._is_draining:
-            raise Unavailable("this gateway is shutting down", reason="DRAINING")
+            raise _draining()
         self._num_open += 1
         try:
             yield
@@ -137,6 +146,10 @@ class Orchestrator:
 def num_chars(prompt: generation_pb2.Prompt) -> int:
     """Characters that tokenizing a prompt has to read."""
     return len(prompt.text) + sum(len(message.content) for message in prompt.chat.messages)
+
+
+def _draining() -> Unavailable:
+    return Unavailable("this gateway is shutting down", reason="DRAINING")
 
 
 def _demand(validated: ValidatedRequest) -> Demand:

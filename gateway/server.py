@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from baton.v1 import gateway_pb2_grpc
 from chassis import telemetry
@@ -53,7 +54,9 @@ async def serve(
         )
         await stack.enter_async_context(pool.running())
         router = Router(pool)
-        orchestrator, servicer = await _service(settings, model, router, registry)
+        metrics = GatewayMetrics(registry, model.name)
+        await stack.enter_async_context(_counting_workers(pool, router, metrics))
+        orchestrator, servicer = await _service(settings, model, router, metrics)
         server = create_server(settings.server, SERVICES, reuse_port=shares_port)
         gateway_pb2_grpc.add_GenerationServiceServicer_to_server(servicer, server.grpc)
         if not shares_port:
@@ -63,19 +66,35 @@ async def serve(
             log.info("live on %s:%d, waits for workers", server.settings.host, server.port)
             await pool.wait_until(router.has_pair)
 
-        await serve_until_shutdown(
-            server, shutdown, warm_up=pair_is_ready, drain=orchestrator.drain
-        )
+        await serve_until_shutdown(server, shutdown, warm_up=pair_is_ready, work=orchestrator)
+
+
+@asynccontextmanager
+async def _counting_workers(
+    pool: WorkerPool, router: Router, metrics: GatewayMetrics
+) -> AsyncIterator[None]:
+    """Keeps the count of ready workers while entered."""
+
+    async def count() -> None:
+        while True:
+            ready = router.num_ready()
+            metrics.set_ready(*ready)
+            await pool.wait_until(lambda shown=ready: router.num_ready() != shown)
+
+    task = asyncio.create_task(count())
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 async def _service(
-    settings: GatewaySettings, model: LocalModel, router: Router, registry: Metrics
+    settings: GatewaySettings, model: LocalModel, router: Router, metrics: GatewayMetrics
 ) -> tuple[Orchestrator, GenerationServicer]:
     try:
         tokenizer = await asyncio.to_thread(load_tokenizer, model.path)
     except TokenizerError as error:
         raise CannotStart(str(error)) from error
-    metrics = GatewayMetrics(registry, model.name)
     admission = Admission(
         AdmissionLimits(settings.max_in_flight, settings.max_queue, settings.max_queue_seconds),
         metrics.set_waiting,

@@ -37,4 +37,4 @@ async def serve(settings: PrefillSettings, shutdown: Shutdown) -> None:
         prefill_pb2_grpc.add_PrefillServiceServicer_to_server(servicer, server.grpc)
         kv_transfer_pb2_grpc.add_KvTransferServiceServicer_to_server(worker.producer, server.grpc)
         add_worker_servicer(server, worker_pb2.WORKER_ROLE_PREFILL, parts, worker.board)
-        await serve_until_shutdown(server, shutdown, warm_up=worker.start, drain=worker.drain)
+        await serve_until_shutdown(server, shutdown, warm_up=worker.start, work=worker)

@@ -94,13 +94,21 @@ class PrefillWorker:
         self.board.set_accepting(False)
         await self._idle.wait()
 
+    def hand_over(self) -> None:
+        """Ends every prompt, so that its gateway has it computed on another worker."""
+        for job in list(self._jobs.values()):
+            # The decode worker passes on what it is told as its own failure: nobody's fault.
+            revoked = Aborted("the prefill worker is draining", reason="LEASE_REVOKED")
+            if self.producer.revoke(job.attempt_id, revoked):
+                text = "this worker is draining"
+                self._forget(job, Unavailable(text, reason="WORKER_DRAINING"))
+
     async def aclose(self) -> None:
         """Ends what is left and stops the engine thread."""
         self.board.set_accepting(False)
         if self._nudge is not None:
             self._nudge.cancel()
-        for job in list(self._jobs.values()):
-            self.end(job, Unavailable("the worker is stopping", reason="WORKER_STOPPING"))
+        self.hand_over()
         await asyncio.to_thread(self._engine.stop)
 
     # For calls.

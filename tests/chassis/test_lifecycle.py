@@ -19,6 +19,7 @@ from baton.v1.gateway_pb2 import GenerateStreamResponse
 from baton.v1.generation_pb2 import GenerateRequest
 from chassis.channel import open_channel
 from chassis.health import NOT_SERVING, SERVING
+from chassis.status import from_rpc_error
 
 PROGRAM = Path(__file__).with_name("draining_service.py")
 SERVICE = "baton.v1.GenerationService"
@@ -122,16 +123,46 @@ async def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
     assert service.was_closed_in_order
 
 
-async def test_work_that_outlives_the_grace_is_ended(tmp_path: Path) -> None:
+async def test_work_that_outlives_the_grace_is_handed_over(tmp_path: Path) -> None:
     async with running(tmp_path, "impatient") as service:
         await service.until(SERVING)
         call = await service.open_call()
         service.process.send_signal(signal.SIGTERM)
-        with pytest.raises(grpc.aio.AioRpcError):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call.read()
+        assert from_rpc_error(caught.value).reason == "HANDED_OVER"
         code, log = await service.exit()
     assert code == 0, log
-    assert "work is left after 0.05 s" in log
+    assert "after 0.05 s of draining" in log
+
+
+async def test_who_calls_before_it_has_heard_of_the_drain_is_told(tmp_path: Path) -> None:
+    async with running(tmp_path, "lingers") as service:
+        await service.until(SERVING)
+        service.process.send_signal(signal.SIGTERM)
+        await service.until(NOT_SERVING)
+        # Nothing was running: only for callers like this one is it still there.
+        stub = gateway_pb2_grpc.GenerationServiceStub(service.channel)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.GenerateStream(GenerateRequest()).read()
+        assert from_rpc_error(caught.value).reason == "DRAINING"
+        service.process.send_signal(signal.SIGTERM)
+        code, log = await service.exit()
+    assert code == 0, log
+
+
+async def test_a_process_that_cannot_close_ends_all_the_same(tmp_path: Path) -> None:
+    async with running(tmp_path, "never closes") as service:
+        await service.until(SERVING)
+        await service.open_call()
+        service.process.send_signal(signal.SIGTERM)
+        await service.until(NOT_SERVING)
+        service.process.send_signal(signal.SIGTERM)
+        code, log = await service.exit()
+    assert code == 0, log
+    assert "not closed after 0.5 s" in log
+    # Says what it hangs in.
+    assert 'draining_service.py", line' in log
 
 
 async def test_a_signal_during_the_start_stops_it(tmp_path: Path) -> None:

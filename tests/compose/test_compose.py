@@ -129,9 +129,16 @@ def test_a_stop_waits_longer_than_the_drain(services: dict[str, Any], name: str)
 
 
 def test_workers_share_an_ipc_namespace_with_room(services: dict[str, Any]) -> None:
-    assert services["prefill"]["ipc"] == "shareable"
-    assert services["decode"]["ipc"] == "service:prefill"
-    assert services["prefill"]["shm_size"] == "1gb"
+    assert services["decode"]["ipc"] == "shareable"
+    assert services["prefill"]["ipc"] == "service:decode"
+    assert services["decode"]["shm_size"] == "1gb"
+
+
+def test_a_stop_drains_the_gateway_then_prefill_then_decode(services: dict[str, Any]) -> None:
+    """Compose stops a service before those that it depends on."""
+    assert {"prefill", "decode"} <= set(services["gateway"]["depends_on"])
+    assert "decode" in services["prefill"]["depends_on"]
+    assert set(services["decode"]["depends_on"]) == {"pull"}
 
 
 @pytest.mark.parametrize("name", SETTINGS)

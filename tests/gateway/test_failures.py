@@ -21,7 +21,6 @@ from gateway.failures import is_retryable
         (FailedPrecondition("", reason="BOOT_ID_STALE"), True),
         (FailedPrecondition("", reason="LAYOUT_MISMATCH"), False),
         (Unavailable("", reason="WORKER_DRAINING"), True),
-        (Unavailable("", reason="WORKER_STOPPING"), True),
         (Unavailable("", reason="PREFILL_WORKER_LOST"), False),
         (Internal("", reason="INTERNAL"), False),
     ],

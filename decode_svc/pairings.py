@@ -1,0 +1,36 @@
+"""Pairing ahead of the first request."""
+
+import asyncio
+import logging
+
+from baton.v1 import decode_pb2
+from chassis.errors import ServiceError
+from kvtransfer.consumer import Consumer
+from kvtransfer.errors import TransferError
+
+log = logging.getLogger(__name__)
+
+
+class Pairings:
+    """Pairs in the background with the prefill workers that gateways name. Event loop only."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, pair: decode_pb2.Pair) -> None:
+        """Returns at once; a worker that cannot be paired with is logged."""
+        task = asyncio.create_task(self._pair(pair))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def cancel(self) -> None:
+        """Gives up what is under way."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _pair(self, pair: decode_pb2.Pair) -> None:
+        try:
+            await self._consumer.pair(pair.prefill_address, pair.prefill_boot_id)
+        except (ServiceError, TransferError, TimeoutError) as error:
+            log.warning("cannot pair with prefill at %s: %s", pair.prefill_address, error)
