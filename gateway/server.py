@@ -76,10 +76,15 @@ async def _counting_workers(
     """Keeps the count of ready workers while entered."""
 
     async def count() -> None:
+        ready = router.num_ready()
+
+        def has_changed() -> bool:
+            return router.num_ready() != ready
+
         while True:
-            ready = router.num_ready()
             metrics.set_ready(*ready)
-            await pool.wait_until(lambda shown=ready: router.num_ready() != shown)
+            await pool.wait_until(has_changed)
+            ready = router.num_ready()
 
     task = asyncio.create_task(count())
     try:
