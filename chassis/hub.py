@@ -10,7 +10,8 @@ from pathlib import Path
 
 from chassis.download import Checks, Downloader, Progress
 from chassis.errors import NotFound, Unavailable
-from chassis.model_files import SAFETENSORS_INDEX, weight_files
+from chassis.model_files import weight_files
+from modelfiles.model_folder import SAFETENSORS_INDEX
 
 # What the engine, the tokenizer and the chat template read; nothing else is fetched.
 TEXT_FILES = (

@@ -72,7 +72,7 @@ def load_model(settings: EngineSettings, *, max_num_seqs: int) -> LoadedModel:
     model = runner.model_config
     layout = KvLayout.of_model(
         model,
-        model_digest=checkpoint.digest,
+        model_digest=checkpoint.digest.hex(),
         dtype=config.dtype,
         block_size=config.block_size,
     )

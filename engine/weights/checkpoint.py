@@ -1,16 +1,21 @@
 """A model on disk, whatever its format."""
 
-import hashlib
+import json
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cached_property
+
+import numpy as np
+import torch
 
 from engine.config import ModelConfig
 from engine.errors import CheckpointError
 from engine.weights.stored_tensor import StoredTensor
-
-# A tensor's share of the digest.
-SAMPLE_BYTES = 256
+from modelfiles.checkpoint_digest import checkpoint_digest
+from modelfiles.errors import ModelFileError
+from modelfiles.tensor_file import TensorFile
 
 
 class Checkpoint(ABC):
@@ -22,22 +27,23 @@ class Checkpoint(ABC):
 
     path: str
     config: ModelConfig
+    # By the name of a tensor in its own format.
+    files: Mapping[str, TensorFile]
 
     @abstractmethod
     def tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
         """The named tensor. Raises CheckpointError if it is missing or has another shape."""
 
-    @abstractmethod
-    def fingerprints(self) -> list[bytes]:
-        """One line a stored tensor: name, type, shape and some bytes from its middle."""
-
     @cached_property
-    def digest(self) -> str:
-        """Hex sha256 over configuration, tensor index and sampled bytes; cheap at any size."""
-        digest = hashlib.sha256(repr(self.config).encode())
-        for line in sorted(self.fingerprints()):
-            digest.update(len(line).to_bytes(8, "little") + line)
-        return digest.hexdigest()
+    def digest(self) -> bytes:
+        """What tells it from other checkpoints; see ``checkpoint_digest``."""
+        return checkpoint_digest(
+            json.dumps(asdict(self.config), sort_keys=True, default=sorted), self.files
+        )
+
+    def _raw(self, name: str) -> torch.Tensor:
+        """The bytes of a tensor, (num_bytes,) uint8, shared with the mapped file."""
+        return torch.from_numpy(np.frombuffer(self.files[name].raw(name), dtype=np.uint8))
 
 
 def open_checkpoint(path: str) -> Checkpoint:
@@ -46,12 +52,15 @@ def open_checkpoint(path: str) -> Checkpoint:
     Raises CheckpointError naming the file (and tensor) that cannot be used, and
     UnsupportedModelError for an architecture or feature that Baton does not run.
     """
-    if os.path.isdir(path):
-        from engine.weights.hf_checkpoint import HfCheckpoint
+    try:
+        if os.path.isdir(path):
+            from engine.weights.hf_checkpoint import HfCheckpoint
 
-        return HfCheckpoint(path)
-    if os.path.isfile(path):
-        from engine.weights.gguf_checkpoint import GgufCheckpoint
+            return HfCheckpoint(path)
+        if os.path.isfile(path):
+            from engine.weights.gguf_checkpoint import GgufCheckpoint
 
-        return GgufCheckpoint(path)
+            return GgufCheckpoint(path)
+    except ModelFileError as error:
+        raise CheckpointError(str(error)) from error
     raise CheckpointError(f"{path}: no such file or folder")

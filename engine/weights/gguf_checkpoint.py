@@ -6,10 +6,11 @@ import torch
 
 from engine.config import ModelConfig
 from engine.errors import CheckpointError
-from engine.weights.checkpoint import SAMPLE_BYTES, Checkpoint
+from engine.weights.checkpoint import Checkpoint
 from engine.weights.gguf_config import config_from_gguf
-from engine.weights.gguf_file import GgufFile
+from engine.weights.gguf_tensor import gguf_tensor
 from engine.weights.stored_tensor import StoredTensor, select_rows
+from modelfiles.gguf_file import GgufFile
 
 _NAMES = {
     "model.embed_tokens": "token_embd",
@@ -36,6 +37,7 @@ class GgufCheckpoint(Checkpoint):
     def __init__(self, path: str) -> None:
         self.path = path
         self._file = GgufFile(path)
+        self.files = dict.fromkeys(self._file.entries, self._file)
         self.config: ModelConfig = config_from_gguf(self._file)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
@@ -47,20 +49,12 @@ class GgufCheckpoint(Checkpoint):
             raise CheckpointError(
                 f"{self.path}: tensor {stored_name} has shape {entry.shape}, expected {shape}"
             )
-        stored = self._file.tensor(stored_name)
+        stored = gguf_tensor(self._raw(stored_name), entry)
         if self.config.architecture == "llama" and "attn_q." in stored_name:
             return select_rows(stored, _half_split_rows(self.config.num_heads, shape[0]))
         if self.config.architecture == "llama" and "attn_k." in stored_name:
             return select_rows(stored, _half_split_rows(self.config.num_kv_heads, shape[0]))
         return stored
-
-    def fingerprints(self) -> list[bytes]:
-        lines = []
-        for entry in self._file.entries.values():
-            raw = self._file.raw(entry.name)
-            middle = raw[len(raw) // 2 :][:SAMPLE_BYTES].numpy().tobytes()
-            lines.append(f"{entry.name} {entry.kind.name} {entry.shape} ".encode() + middle)
-        return lines
 
 
 def _gguf_name(name: str) -> str:

@@ -3,12 +3,9 @@
 import math
 from typing import Any
 
-import torch
-
 from engine.config import ModelConfig, RopeScaling
 from engine.errors import CheckpointError, UnsupportedModelError
-from engine.weights.gguf_file import GgufFile
-from engine.weights.stored_tensor import dequantize
+from modelfiles.gguf_file import GgufFile
 
 SUPPORTED_ARCHITECTURES = ("llama", "qwen2", "qwen3")
 _EOS_KEYS = ("eos", "eot", "eom")
@@ -115,8 +112,7 @@ def _head_dim(file: GgufFile, keys: _Metadata, num_heads: int) -> int:
 
 def _rope_scaling(file: GgufFile, keys: _Metadata) -> RopeScaling:
     if _ROPE_FACTORS in file.entries:
-        factors = dequantize(file.tensor(_ROPE_FACTORS), torch.float32)
-        return RopeScaling(kind="factors", frequency_factors=tuple(factors.tolist()))
+        return RopeScaling(kind="factors", frequency_factors=_rope_factors(file))
     kind = keys.get("rope.scaling.type", "none")
     factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0))
     if kind == "linear" or (kind == "none" and factor != 1.0):
@@ -140,7 +136,16 @@ def _rope_scaling(file: GgufFile, keys: _Metadata) -> RopeScaling:
     return RopeScaling()
 
 
+def _rope_factors(file: GgufFile) -> tuple[float, ...]:
+    if (kind := file.entries[_ROPE_FACTORS].kind) != "F32":
+        raise UnsupportedModelError(
+            f"{file.path}: tensor {_ROPE_FACTORS} is of type {kind}; supported: F32"
+        )
+    return tuple(file.raw(_ROPE_FACTORS).cast("f"))
+
+
 def _eos_token_ids(file: GgufFile) -> frozenset[int]:
     ids = (file.metadata.get(f"tokenizer.ggml.{key}_token_id") for key in _EOS_KEYS)
     named = frozenset(int(token_id) for token_id in ids if token_id is not None)
-    return named | file.indices_of("tokenizer.ggml.tokens", END_TEXTS)
+    pieces = file.metadata.get("tokenizer.ggml.tokens", ())
+    return named | {i for i, piece in enumerate(pieces) if piece in END_TEXTS}

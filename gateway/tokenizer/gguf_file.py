@@ -9,7 +9,6 @@ from tokenizers import AddedToken, models, processors
 
 from gateway.chat_template import ChatTemplate, ChatTemplateError
 from gateway.tokenizer.errors import TokenizerError, UnsupportedTokenizerError
-from gateway.tokenizer.gguf_metadata import read_gguf_metadata
 from gateway.tokenizer.pre_tokenizer import find_pre_tokenizer_type
 from gateway.tokenizer.spm import build_spm_model, build_spm_normalizer
 from gateway.tokenizer.token_table import TokenTable
@@ -20,6 +19,8 @@ from gateway.tokenizer.vocabulary import (
     byte_level_bytes,
     spm_bytes,
 )
+from modelfiles.errors import ModelFileError
+from modelfiles.gguf_file import GgufFile
 
 _KEYS = Keys.Tokenizer
 # What SentencePiece models mean where the file does not say.
@@ -37,9 +38,10 @@ def load_gguf_tokenizer(path: Path) -> Tokenizer:
 
     Raises TokenizerError, naming the file.
     """
-    metadata = read_gguf_metadata(path)
     try:
-        return _build_tokenizer(metadata)
+        return _build_tokenizer(GgufFile(str(path)).metadata)
+    except ModelFileError as error:
+        raise TokenizerError(str(error)) from error
     except KeyError as error:
         raise TokenizerError(f"{path}: the key {error} is missing") from error
     except ChatTemplateError as error:

@@ -1,13 +1,19 @@
 """The files of a model that is none, but looks like one."""
 
 import json
+import struct
 from pathlib import Path
 
 
-def safetensors(num_bytes: int) -> bytes:
+def gguf(data: bytes = b"") -> bytes:
+    """A file without tensors: magic, version, two counts, and ``data`` that nothing refers to."""
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, 0) + data
+
+
+def safetensors(num_bytes: int, name: str = "t") -> bytes:
     """A file with one tensor of bytes."""
     entry = {"dtype": "U8", "shape": [num_bytes], "data_offsets": [0, num_bytes]}
-    header = json.dumps({"t": entry}).encode()
+    header = json.dumps({name: entry}).encode()
     return len(header).to_bytes(8, "little") + header + bytes(i % 251 for i in range(num_bytes))
 
 

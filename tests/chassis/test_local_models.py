@@ -6,7 +6,7 @@ import pytest
 
 from chassis.errors import AlreadyExists, FailedPrecondition, NotFound
 from chassis.model_store import LocalModel, ModelStore
-from tests.chassis.model_folder import make_folder, safetensors
+from tests.chassis.model_folder import gguf, make_folder, safetensors
 
 
 @pytest.fixture
@@ -21,14 +21,14 @@ def test_a_path_is_linked_under_its_own_name(store: ModelStore, tmp_path: Path) 
     assert model.path.resolve() == folder
     other = tmp_path / "elsewhere" / "my-model.gguf"
     other.parent.mkdir()
-    other.write_bytes(b"GGUF")
+    other.write_bytes(gguf())
     assert store.pull(str(other)).path.resolve() == other
     assert store.resolve("my-model").path.resolve() == other
 
 
 def test_a_path_cannot_take_the_name_of_another_model(store: ModelStore, tmp_path: Path) -> None:
     path = tmp_path / "smollm2-135m.gguf"
-    path.write_bytes(b"GGUF")
+    path.write_bytes(gguf())
     with pytest.raises(AlreadyExists):
         store.pull(str(path))
 
@@ -52,15 +52,26 @@ def test_a_link_whose_target_is_gone_is_no_model(store: ModelStore, tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("config.json", None, r"no config\.json"),
-        ("config.json", b"{", "not valid JSON"),
+        ("config.json", None, r"config\.json is missing"),
+        ("config.json", b"{", r"config\.json is no JSON"),
         ("config.json", b"{}", "names no architectures"),
-        ("tokenizer.json", None, r"no tokenizer\.json"),
-        ("model.safetensors", None, "no safetensors"),
-        ("model.safetensors", safetensors(100)[:-1], "truncated"),
-        ("model.safetensors", b"", "truncated"),
+        ("tokenizer.json", None, r"tokenizer\.json is missing"),
+        ("model.safetensors", None, r"holds neither model\.safetensors nor"),
+        ("model.safetensors", safetensors(100)[:-1], r"model\.safetensors .*tensor t .*truncated"),
+        ("model.safetensors", b"", r"model\.safetensors is empty"),
         ("model.safetensors", b"\2" + b"\0" * 7 + b"[]", "no JSON object"),
-        ("model.safetensors.index.json", b'{"weight_map": {"x": "gone.safetensors"}}', "missing"),
+        ("model.safetensors.index.json", b"{}", r"index\.json has no weight_map"),
+        ("model.safetensors.index.json", b'{"weight_map": {"x": "../x"}}', "outside the folder"),
+        (
+            "model.safetensors.index.json",
+            b'{"weight_map": {"x": "gone.st"}}',
+            r"gone\.st is missing",
+        ),
+        (
+            "model.safetensors.index.json",
+            b'{"weight_map": {"x": "model.safetensors"}}',
+            r"model\.safetensors: tensor x is missing",
+        ),
     ],
 )
 def test_a_folder_that_cannot_be_a_model_is_refused_by_file(
@@ -78,8 +89,8 @@ def test_a_folder_that_cannot_be_a_model_is_refused_by_file(
 
 def test_a_file_that_is_no_gguf_is_refused(store: ModelStore, tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
-    path.write_bytes(b"GGML")
-    with pytest.raises(FailedPrecondition, match="not a GGUF file"):
+    path.write_bytes(b"GGML" * 10)
+    with pytest.raises(FailedPrecondition, match=r"a\.gguf is not a usable GGUF file"):
         store.resolve(str(path))
 
 

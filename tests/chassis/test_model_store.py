@@ -19,7 +19,7 @@ from chassis.errors import (
 from chassis.hub import Hub
 from chassis.model_store import LocalModel, ModelStore, resolve
 from tests.chassis.hub_server import HubServer, serving_hub
-from tests.chassis.model_folder import folder_files, make_folder, safetensors
+from tests.chassis.model_folder import folder_files, gguf, make_folder, safetensors
 
 REPOSITORY = "org/model"
 
@@ -173,8 +173,9 @@ def test_a_private_model_needs_a_token_which_stays_with_the_hub(
 
 def test_the_index_says_which_shards_there_are(store: ModelStore, hub: HubServer) -> None:
     files = hub.repositories[REPOSITORY]
-    files["a.safetensors"] = files.pop("model.safetensors")
-    files["b.safetensors"] = safetensors(10)
+    del files["model.safetensors"]
+    files["a.safetensors"] = safetensors(300_000, "x")
+    files["b.safetensors"] = safetensors(10, "y")
     files["consolidated.safetensors"] = safetensors(20)
     index = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
     files["model.safetensors.index.json"] = json.dumps(index).encode()
@@ -186,11 +187,11 @@ def test_the_index_says_which_shards_there_are(store: ModelStore, hub: HubServer
 
 
 def test_one_gguf_of_a_repository_can_be_named(store: ModelStore, hub: HubServer) -> None:
-    hub.repositories["org/ggufs"] = {"q4/m.gguf": b"GGUF" + b"4" * 100, "q8/m.gguf": b"GGUF8"}
+    hub.repositories["org/ggufs"] = {"q4/m.gguf": gguf(b"4"), "q8/m.gguf": gguf(b"8")}
     with pytest.raises(NotFound, match=r"org/ggufs:q4/m\.gguf, org/ggufs:q8/m\.gguf"):
         store.pull("org/ggufs")
     model = store.pull("org/ggufs:q4/m.gguf")
-    assert model.path.read_bytes() == b"GGUF" + b"4" * 100
+    assert model.path.read_bytes() == gguf(b"4")
     assert store.resolve("org/ggufs:q4/m.gguf") == model
 
 

@@ -10,8 +10,9 @@ import pytest
 from chassis.catalogue import CATALOGUE, CatalogueModel
 from chassis.errors import FailedPrecondition, Unavailable
 from chassis.model_store import ModelStore
+from tests.chassis.model_folder import gguf
 
-CONTENT = b"GGUF" + b"weights" * 20_000
+CONTENT = gguf(b"weights" * 20_000)
 MODEL = CatalogueModel(
     name="tiny",
     requirement="tiny-model==1.0",

@@ -118,7 +118,7 @@ def test_a_tensor_of_an_unsupported_type_is_named(folder: Path) -> None:
 def test_a_file_cut_in_its_header_is_named(size: int, folder: Path) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:size])
-    with pytest.raises(CheckpointError, match=r"model\.safetensors is not a usable"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is (not a usable|empty)"):
         load(folder)
 
 

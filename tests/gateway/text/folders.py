@@ -8,7 +8,7 @@ import tokenizers
 from gguf.constants import Keys
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
-from gateway.tokenizer.gguf_metadata import read_gguf_metadata
+from modelfiles.gguf_file import GgufFile
 from tests.gateway.text.vocabularies import KEYS, spm_metadata
 
 LLAMA3_WORDS = (
@@ -38,7 +38,7 @@ def write_folder(folder: Path, engine: tokenizers.Tokenizer, **files: Any) -> Pa
 
 def byte_level_engine(smollm2: Path) -> tokenizers.Tokenizer:
     """As Llama 3, Qwen and SmolLM2 have it."""
-    metadata = read_gguf_metadata(smollm2)
+    metadata = GgufFile(str(smollm2)).metadata
     vocab = {piece: i for i, piece in enumerate(metadata[KEYS.LIST])}
     merges = [tuple(merge.split(" ", 1)) for merge in metadata[Keys.Tokenizer.MERGES]]
     engine = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=True))

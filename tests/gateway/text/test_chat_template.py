@@ -13,7 +13,7 @@ from gateway.chat_template import (
     ChatTooLongError,
 )
 from gateway.tokenizer import Tokenizer
-from gateway.tokenizer.gguf_metadata import read_gguf_metadata
+from modelfiles.gguf_file import GgufFile
 from tests.gateway.text.vocabularies import KEYS
 
 MAX_CHARS = 10_000
@@ -110,7 +110,7 @@ def test_families_templates_render_as_in_transformers(
 def test_smollm2_renders_as_in_transformers(
     smollm2_path: Path, chat: list[tuple[str, str]]
 ) -> None:
-    source = read_gguf_metadata(smollm2_path)[KEYS.CHAT_TEMPLATE]
+    source = GgufFile(str(smollm2_path)).metadata[KEYS.CHAT_TEMPLATE]
 
     assert _ours(source, chat) == _theirs(source, chat)
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gguf import GGUFReader
 
 from gateway.tokenizer import (
     Tokenizer,
@@ -13,7 +12,7 @@ from gateway.tokenizer import (
     UnsupportedTokenizerError,
     load_tokenizer,
 )
-from gateway.tokenizer.gguf_metadata import read_gguf_metadata
+from modelfiles.gguf_file import GgufFile
 from tests.gateway.text.vocabularies import (
     KEYS,
     byte_level_metadata,
@@ -25,14 +24,6 @@ from tests.gateway.text.vocabularies import (
 @pytest.fixture(scope="module")
 def smollm2_metadata(smollm2_path: Path) -> dict[str, Any]:
     return byte_level_metadata(smollm2_path, "smollm")
-
-
-def test_metadata_is_what_the_gguf_library_reads(vocabulary_path: Callable[[str], Path]) -> None:
-    path = vocabulary_path("spm")
-    fields = GGUFReader(path).fields
-    expected = {k: f.contents() for k, f in fields.items() if not k.startswith("GGUF.")}
-
-    assert read_gguf_metadata(path) == expected
 
 
 def test_smollm2_says_what_it_is(smollm2: Tokenizer) -> None:
@@ -81,7 +72,7 @@ def test_a_file_may_switch_the_start_token_off_and_the_end_token_on(
 def test_a_bad_tokenizer_is_refused_by_file_and_cause(
     smollm2_path: Path, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
-    kept = {k: v for k, v in read_gguf_metadata(smollm2_path).items() if "tokenizer" in k}
+    kept = {k: v for k, v in GgufFile(str(smollm2_path)).metadata.items() if "tokenizer" in k}
     path = write_gguf(tmp_path / "bad.gguf", kept | change)
 
     with pytest.raises(TokenizerError, match=r"bad\.gguf") as refusal:
@@ -92,26 +83,25 @@ def test_a_bad_tokenizer_is_refused_by_file_and_cause(
 
 @pytest.mark.parametrize("key", [KEYS.MODEL, KEYS.LIST, KEYS.MERGES])
 def test_a_missing_key_is_named(smollm2_path: Path, tmp_path: Path, key: str) -> None:
-    kept = {k: v for k, v in read_gguf_metadata(smollm2_path).items() if "tokenizer" in k}
+    kept = {k: v for k, v in GgufFile(str(smollm2_path)).metadata.items() if "tokenizer" in k}
     del kept[key]
 
     with pytest.raises(TokenizerError, match=rf"bad\.gguf: the key '{key}' is missing"):
         load_tokenizer(write_gguf(tmp_path / "bad.gguf", kept))
 
 
-@pytest.mark.parametrize("num_bytes", [0, 3, 20, 1000, 100_000])
-def test_a_truncated_file_is_refused(smollm2_path: Path, tmp_path: Path, num_bytes: int) -> None:
+def test_a_truncated_file_is_refused(smollm2_path: Path, tmp_path: Path) -> None:
     path = tmp_path / "cut.gguf"
-    path.write_bytes(smollm2_path.read_bytes()[:num_bytes])
+    path.write_bytes(smollm2_path.read_bytes()[:1000])
 
-    with pytest.raises(TokenizerError, match=r"cut\.gguf: not a readable GGUF file"):
+    with pytest.raises(TokenizerError, match=r"cut\.gguf is not a usable GGUF file: it ends"):
         load_tokenizer(path)
 
 
 def test_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"PK\x03\x04" * 100)
 
-    with pytest.raises(TokenizerError, match="the magic number is missing"):
+    with pytest.raises(TokenizerError, match="does not begin with the letters GGUF"):
         load_tokenizer(tmp_path / "model.gguf")
     with pytest.raises(UnsupportedTokenizerError, match=r"neither a \.gguf file nor a folder"):
         load_tokenizer(tmp_path / "model.bin")

@@ -13,8 +13,8 @@ from typing import Any
 from gguf import GGUFValueType, GGUFWriter
 from gguf.constants import Keys, TokenType
 
-from gateway.tokenizer.gguf_metadata import read_gguf_metadata
 from gateway.tokenizer.vocabulary import SPM_SPACE, byte_level_bytes
+from modelfiles.gguf_file import GgufFile
 
 KEYS = Keys.Tokenizer
 NUM_SPM_PIECES = 8000
@@ -46,7 +46,7 @@ def write_gguf(path: Path, metadata: dict[str, Any]) -> Path:
 
 def byte_level_metadata(smollm2: Path, pre_type: str) -> dict[str, Any]:
     """SmolLM2's tokenizer under the name of another pre-tokenizer."""
-    metadata = read_gguf_metadata(smollm2)
+    metadata = GgufFile(str(smollm2)).metadata
     kept = {k: v for k, v in metadata.items() if k.startswith("tokenizer.")}
     del kept[KEYS.ADD_BOS]
     known = set(kept[KEYS.LIST])
@@ -70,7 +70,7 @@ def _crossing_merges() -> Iterator[tuple[str, str]]:
 
 def spm_metadata(smollm2: Path) -> dict[str, Any]:
     """A SentencePiece vocabulary: control tokens, bytes, and SmolLM2's first pieces."""
-    metadata = read_gguf_metadata(smollm2)
+    metadata = GgufFile(str(smollm2)).metadata
     pieces = {"<unk>": TokenType.UNKNOWN, "<s>": TokenType.CONTROL, "</s>": TokenType.CONTROL}
     pieces |= {f"<0x{byte:02X}>": TokenType.BYTE for byte in range(256)}
     pieces |= {"[INST]": TokenType.CONTROL, "[/INST]": TokenType.CONTROL}
