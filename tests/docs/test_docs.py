@@ -1,4 +1,4 @@
-"""What the documents name exists: links, settings, metrics, commands, reasons, rules."""
+"""What the documents name exists: links, settings, metrics, commands, spans, rules."""
 
 import re
 from pathlib import Path
@@ -72,38 +72,18 @@ def test_commands_exist(page: Path) -> None:
     assert named <= commands
 
 
-def test_every_metric_is_documented() -> None:
-    made = set(re.findall(r'"((?:baton|gen_ai)_[a-z_]+)"', CODE))
-    metrics = {name for name in made if name.endswith(("_total", "_seconds")) or "blocks" in name}
-    text = (ROOT / "docs" / "operations.md").read_text()
-    assert [name for name in sorted(metrics) if f"`{name}" not in text] == []
-
-
-def test_every_setting_of_the_table_exists() -> None:
-    text = (ROOT / "docs" / "operations.md").read_text()
-    table = text.split("## Settings")[1].split("## Health")[0]
-    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
-    services = {"all": set(SETTINGS), "workers": {"prefill", "decode"}}
-    assert len(rows) > 10
-    for names, who in rows:
-        for name in re.findall(r"`(\w+)`", names):
-            for service in services.get(who.strip(), {who.strip()}):
-                assert is_setting(f"BATON_{service.upper()}_{name.upper()}"), (name, service)
-
-
 def test_every_command_is_described_in_the_readme_or_operations() -> None:
     text = (ROOT / "README.md").read_text() + (ROOT / "docs" / "operations.md").read_text()
     commands = [c.name or c.callback.__name__ for c in app.registered_commands if c.callback]
     assert [name for name in commands if f"baton {name}" not in text] == []
 
 
-def test_reasons_of_the_error_table_are_raised_somewhere() -> None:
-    table = (ROOT / "docs" / "protocol.md").read_text().split("## Errors")[1]
-    cells = [line.split("|")[3] for line in table.splitlines() if line.startswith("| ")]
-    reasons = {word for cell in cells for word in re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", cell)}
-    assert len(reasons) > 20
-    raised = re.sub(r'f"NO_\{role.upper\(\)\}_WORKER"', "NO_PREFILL_WORKER NO_DECODE_WORKER", CODE)
-    assert [reason for reason in sorted(reasons) if reason not in raised] == []
+def test_the_tree_of_spans_is_the_one_that_the_code_makes() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    tree = text.split("## Telemetry")[1].split("```")[1]
+    told = set(re.findall(r"[├└]─ ([\w.]+(?: leg)?)", tree)) - {"Prefill"}
+    made = set(re.findall(r'start_(?:span|leg)\(\s*"([^"]+)"', CODE))
+    assert told == made
 
 
 def test_rules_that_the_code_cites_exist() -> None:
