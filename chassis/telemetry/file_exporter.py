@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 class FileSpanExporter(SpanExporter):
     """Writes one line per batch to the local trace store. Called by the export thread only."""
 
+    # A disk is waited for.
+    is_hopeless = False
+
     def __init__(self, directory: Path, service: str) -> None:
         self._writer = TraceFileWriter(directory, service)
         self._complained = False

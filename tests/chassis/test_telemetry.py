@@ -213,6 +213,17 @@ def test_a_collector_that_is_not_there_holds_nobody_up(
     start_span("after").end()
 
 
+@pytest.mark.timeout(20)
+def test_a_collector_that_takes_nothing_is_not_waited_for_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, trace_dir: Path
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "3600")
+    telemetry.setup("decode")
+    start_span("s").end()
+    telemetry.shutdown(timeout=3600)
+
+
 def test_files_that_cannot_be_written_are_reported_once(
     trace_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
