@@ -23,7 +23,8 @@ TEXT_FILES = (
     "chat_template.jinja",
     SAFETENSORS_INDEX,
 )
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(:[\w./-]+\.gguf)?", re.ASCII)
+# A part that begins with a dot is a folder's.
+HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*(:[\w./-]+\.gguf)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

