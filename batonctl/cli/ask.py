@@ -8,11 +8,13 @@ from batonctl.cli import flags
 
 
 def generate(
-    prompt: Annotated[str, typer.Argument(help="Text to continue; - reads it from stdin.")],
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="Text to continue; - reads it from stdin.")
+    ],
     chat: Annotated[
         bool, typer.Option("--chat", help="Treat PROMPT as a chat message to be answered.")
     ] = False,
-    system: Annotated[str, typer.Option(help="System message, with --chat.")] = "",
+    system: Annotated[str, typer.Option(metavar="TEXT", help="System message, with --chat.")] = "",
     model: flags.ServedModel = "",
     address: flags.Address = flags.DEFAULT_ADDRESS,
     timeout: flags.Timeout = 600.0,
@@ -36,7 +38,10 @@ def generate(
     logit_bias: flags.LogitBias = None,
     ignore_eos: flags.IgnoreEos = False,
 ) -> None:
-    """Continue a text and print it as it comes."""
+    """Continue a text and print it as it comes.
+
+    What is not given is the server's to choose: temperature 1, nothing cut off, a seed of its own.
+    """
     from batonctl.ask_options import AskOptions, SamplingOptions
     from batonctl.generate import run_generate
 
@@ -63,7 +68,7 @@ def generate(
 
 
 def chat(
-    system: Annotated[str, typer.Option(help="System message.")] = "",
+    system: Annotated[str, typer.Option(metavar="TEXT", help="System message.")] = "",
     model: flags.ServedModel = "",
     address: flags.Address = flags.DEFAULT_ADDRESS,
     timeout: flags.Timeout = 600.0,
@@ -78,9 +83,10 @@ def chat(
     repetition_penalty: flags.RepetitionPenalty = None,
     stop: flags.Stop = None,
 ) -> None:
-    """Talk with the model, turn by turn; reads lines from a pipe as well.
+    """Talk with the model, turn by turn.
 
-    /reset forgets the conversation, /quit (or end of input) leaves, Ctrl-C stops an answer.
+    Reads lines from a pipe as well. /reset forgets the conversation, /quit (or end of input)
+    leaves, Ctrl-C stops an answer.
     """
     from batonctl.ask_options import AskOptions, SamplingOptions
     from batonctl.chat import run_chat

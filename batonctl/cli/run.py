@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from batonctl.cli.flags import MODEL_HELP, Model
+from batonctl.cli.flags import Model
 
 
 class Dtype(StrEnum):
@@ -22,11 +22,29 @@ class Quantization(StrEnum):
     Q4 = "q4"
 
 
-Workers = Annotated[int, typer.Option(min=1, max=64, help="Number of workers of this role.")]
-Port = Annotated[int, typer.Option(min=1, max=64535, help="First port; metrics are 1000 above.")]
-AnyDtype = Annotated[Dtype | None, typer.Option(help="Type of activations and KV.")]
-AnyQuantization = Annotated[Quantization | None, typer.Option(help="q4 keeps 4-bit weights 4-bit.")]
-DrainGrace = Annotated[float, typer.Option(min=0, help="Seconds that running requests get to end.")]
+Workers = Annotated[
+    int, typer.Option(min=1, max=64, metavar="N", help="Number of workers of this role.")
+]
+Port = Annotated[
+    int,
+    typer.Option(
+        min=1, max=64535, metavar="PORT", help="Of the first one; metrics are 1000 above."
+    ),
+]
+AnyDtype = Annotated[
+    Dtype | None,
+    typer.Option(help="Of activations and KV. [default: bfloat16 if the CPU multiplies it]"),
+]
+AnyQuantization = Annotated[
+    Quantization | None, typer.Option(help="q4 keeps 4-bit weights 4-bit. [default: none]")
+]
+DrainGrace = Annotated[
+    float,
+    typer.Option(min=0, metavar="SECONDS", help="What running requests get to end."),
+]
+StartTimeout = Annotated[
+    float, typer.Option(min=0, metavar="SECONDS", help="What the services get to be ready.")
+]
 
 
 def up(
@@ -39,7 +57,7 @@ def up(
     prefill_port: Port = 7110,
     decode_port: Port = 7120,
     drain_grace: DrainGrace = 30.0,
-    start_timeout: Annotated[float, typer.Option(min=0, help="Seconds to get ready.")] = 300.0,
+    start_timeout: StartTimeout = 300.0,
     logs: Annotated[
         bool | None,
         typer.Option(
@@ -47,7 +65,7 @@ def up(
         ),
     ] = None,
 ) -> None:
-    """Run a gateway and its workers in the foreground; Ctrl-C drains and stops.
+    """Run a gateway and its workers; Ctrl-C drains and stops.
 
     Further settings of the services come from their environment, for example
     BATON_PREFILL_KV_MEMORY_BYTES; `python -m prefill_svc --help` lists them.
@@ -71,11 +89,11 @@ def up(
 
 def demo(
     question: Annotated[
-        str, typer.Argument(help="What to ask.")
+        str, typer.Argument(metavar="QUESTION", help="What to ask.")
     ] = "Why is the sky blue? Answer in one or two sentences.",
-    model: Annotated[str, typer.Option(help=MODEL_HELP)] = "smollm2-135m",
+    model: Model = "smollm2-135m",
 ) -> None:
-    """Ask a question through the whole stack and show where the time went."""
+    """Ask a whole stack one question; show where the time went."""
     from batonctl.demo import run_demo
 
     run_demo(question, model)

@@ -8,7 +8,10 @@ import typer
 
 def trace(
     request_id: Annotated[
-        str | None, typer.Argument(help="Id of the request (x-request-id), or its first digits.")
+        str | None,
+        typer.Argument(
+            metavar="REQUEST_ID", help="Id of the request (x-request-id), or its first digits."
+        ),
     ] = None,
     last: Annotated[
         bool, typer.Option("--last", help="The latest request; so without an id.")
