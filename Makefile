@@ -36,7 +36,7 @@ format: $(STAMP) ## Rewrite the code in the project's format
 protos: $(STAMP) ## Regenerate the gRPC stubs
 	@scripts/protos
 
-bench: $(STAMP) ## Time the CPU engine against llama.cpp (compiles llama.cpp once)
+bench: model ## Time the CPU engine against llama.cpp (compiles llama.cpp once)
 	@$(BIN)/pip install -q -c constraints.txt -e '.[bench]' && $(BIN)/python -m bench.cpu
 
 clean: ## Remove .venv and caches
