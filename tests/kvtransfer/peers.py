@@ -95,6 +95,8 @@ class ProcessPeer(Peer):
 
     def freeze(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
+        # The signal is only sent so far; the process may be running yet.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
 
     def thaw(self) -> None:
         self._process.send_signal(signal.SIGCONT)
