@@ -1,7 +1,5 @@
 """What a request's parameters do to its logits before anything is drawn from them."""
 
-from collections import Counter
-
 import torch
 
 from engine.request import Request
@@ -17,43 +15,40 @@ class LogitAdjustment:
 
     @property
     def is_identity(self) -> bool:
-        params = self._params
-        return (
-            params.repetition_penalty == 1.0
-            and params.presence_penalty == 0.0
-            and params.frequency_penalty == 0.0
-            and not params.logit_bias
-            and not self._forbidden
-        )
+        return not (self._has_penalties or self._params.logit_bias or self._forbidden)
 
     def apply(self, logits: torch.Tensor) -> None:
         """Changes one row (vocabulary,) in place."""
-        if self._params.repetition_penalty != 1.0:
-            self._penalize_repetition(logits)
-        if self._params.presence_penalty or self._params.frequency_penalty:
-            self._penalize_output(logits)
+        if self._has_penalties:
+            self._penalize(logits)
         if self._params.logit_bias:
             ids = torch.tensor(list(self._params.logit_bias))
             logits[ids] += torch.tensor(list(self._params.logit_bias.values()))
         if self._forbidden:
             logits[torch.tensor(sorted(self._forbidden))] = -torch.inf
 
-    def _penalize_repetition(self, logits: torch.Tensor) -> None:
-        ids = torch.tensor(list(set(self._request.token_ids)))
-        seen = logits[ids]
-        penalty = self._params.repetition_penalty
-        penalized = torch.where(seen > 0, seen / penalty, seen * penalty)
-        # A tiny penalty divides to infinity, and infinite logits have no distribution.
-        logits[ids] = penalized.clamp_(max=torch.finfo(penalized.dtype).max)
-
-    def _penalize_output(self, logits: torch.Tensor) -> None:
-        counts = Counter(self._request.output_token_ids)
-        if not counts:
-            return
-        times = torch.tensor(list(counts.values()), dtype=torch.float32)
-        logits[torch.tensor(list(counts))] -= (
-            self._params.presence_penalty + self._params.frequency_penalty * times
+    @property
+    def _has_penalties(self) -> bool:
+        params = self._params
+        return (
+            params.repetition_penalty != 1.0
+            or params.presence_penalty != 0.0
+            or params.frequency_penalty != 0.0
         )
+
+    def _penalize(self, logits: torch.Tensor) -> None:
+        """Repetition counts prompt and output, the other two output alone."""
+        params, counts = self._params, self._request.token_counts
+        counts.catch_up(self._request.token_ids, self._request.num_prompt_tokens)
+        ids, times = counts.ids(), counts.times()
+        seen = logits[ids]
+        if params.repetition_penalty != 1.0:
+            penalty = params.repetition_penalty
+            seen = torch.where(seen > 0, seen / penalty, seen * penalty)
+            # A tiny penalty divides to infinity, and infinite logits have no distribution.
+            seen.clamp_(max=torch.finfo(seen.dtype).max)
+        seen -= params.presence_penalty * (times > 0) + params.frequency_penalty * times
+        logits[ids] = seen
 
 
 def _forbidden_token_ids(request: Request, eos_token_ids: frozenset[int]) -> frozenset[int]:

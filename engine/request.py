@@ -4,6 +4,7 @@ import enum
 from dataclasses import dataclass, field
 
 from engine.sampling_params import SamplingParams
+from engine.token_counts import TokenCounts
 
 
 class RequestStatus(enum.Enum):
@@ -46,6 +47,7 @@ class Request:
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
     block_hashes: list[bytes] = field(default_factory=list)
+    token_counts: TokenCounts = field(default_factory=TokenCounts)
 
     @property
     def num_tokens(self) -> int:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from engine.batch import ScheduledRequest, SchedulerOutput
 from engine.config import EngineConfig
 from engine.errors import RequestError
 from engine.llm_engine import Completion, LLMEngine
-from engine.request import RequestStatus
+from engine.request import Request, RequestStatus
 from engine.sampling_params import SamplingParams
 from tests.engine.tiny_model import EOS_TOKEN_ID, VOCAB_SIZE
 
@@ -173,6 +174,37 @@ def test_choices_equal_separate_requests(tiny_model: Path, num_blocks: int, leng
     assert_all_blocks_back(engine)
     (alone,) = make_engine(tiny_model).generate([prompt], [params])[0]
     assert together[0].token_ids == alone.token_ids
+
+
+@pytest.mark.parametrize("num_blocks", [400, 14], ids=["roomy pool", "pool too small for all"])
+def test_penalties_count_each_choice_for_itself(tiny_model: Path, num_blocks: int) -> None:
+    """A request that knows the tokens so far from its start draws the same next one (rule 5.3)."""
+    prompt = make_prompt(33, seed=6)
+    params = SamplingParams(
+        seed=9,
+        repetition_penalty=1.3,
+        presence_penalty=0.8,
+        frequency_penalty=0.7,
+        max_tokens=30,
+        ignore_eos=True,
+    )
+    engine = make_engine(tiny_model, num_blocks=num_blocks)
+    (choices,) = engine.generate([prompt], [params], [5])
+    assert (engine.num_preemptions > 0) == (num_blocks == 14)
+    for completion in choices:
+        output = list(completion.token_ids)
+        for length in range(0, 30, 3):
+            continued = Request(
+                request_id="continued",
+                token_ids=prompt + output[:length],
+                num_prompt_tokens=len(prompt),
+                params=params,
+                choices=(completion.choice,),
+                block_table=list(range(1, 9)),
+            )
+            step = SchedulerOutput((ScheduledRequest(continued, len(prompt) + length),))
+            ((sample,),) = engine.runner.run(step).samples
+            assert sample.token_id == output[length]
 
 
 def test_choices_that_end_on_their_first_token_leave_the_others_alone(tiny_model: Path) -> None:
