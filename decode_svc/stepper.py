@@ -103,7 +103,7 @@ class DecodeStepper:
         # What was set free since the last step leaves before the next computation.
         rows, self._rows = self._rows, []
         finished, self._finished = self._finished, []
-        if plan.grants or plan.preempted or rows or finished:
+        if plan.grants or plan.preempted or rows or finished or self._runs_others(plan):
             self._tell(
                 DecodeEvents(self.load(), plan.grants, plan.preempted, pack(rows), tuple(finished))
             )
@@ -154,6 +154,12 @@ class DecodeStepper:
         for attempt in failed:
             self.remove(attempt, ())
         self._tell(DecodeEvents(self.load(), failed=failed))
+
+    def _runs_others(self, plan: DecodePlan) -> bool:
+        """Whether a step begins whose end would be the first to tell that anything runs: a step
+        that never ends must be seen too."""
+        told = None if self._last_load is None else self._last_load.running
+        return bool(plan.output.scheduled) and self._scheduler.num_running != told
 
     def _tell(self, events: DecodeEvents) -> None:
         self._last_load = events.load

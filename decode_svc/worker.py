@@ -28,6 +28,7 @@ from worker.load import Load, LoadBoard
 from worker.metrics import EngineMetrics
 from worker.parts import Parts
 from worker.warm_up import warm_up
+from worker.watchdog import WARM_UPS, Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -81,11 +82,14 @@ class DecodeWorker:
             self._deliver,
         )
         self._engine = EngineLoop(self._stepper, on_failure=parts.on_failure)
+        self._watchdog = Watchdog(self._engine, parts.on_failure)
 
     async def start(self) -> None:
         """Warms up, then takes work."""
         self._engine.start()
-        await warm_up(self._engine, self._model.runner)
+        seconds = await warm_up(self._engine, self._model.runner)
+        self.board.step_limit = max(self._settings.engine.stuck_seconds, WARM_UPS * seconds)
+        self._watchdog.start(self.board.step_limit)
         self.board.set_accepting(True)
 
     async def drain(self) -> None:
@@ -105,6 +109,7 @@ class DecodeWorker:
         self.pairings.cancel()
         await self._consumer.close()
         await asyncio.to_thread(self._engine.stop)
+        self._watchdog.stop()
 
     # For sessions.
 

@@ -1,6 +1,8 @@
 """The thread that owns an engine."""
 
+import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -27,12 +29,27 @@ class EngineLoop:
         self._wake = threading.Event()
         self._stopping = False
         self._steps = 0
+        self._turns = 0
+        self._asleep = True
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     @property
     def steps(self) -> int:
-        """Steps computed so far; a number that stands still while work is in flight is a fault."""
+        """Steps computed so far."""
         return self._steps
+
+    @property
+    def turn(self) -> int | None:
+        """Number of the step or posted callable under way; None while the thread sleeps.
+
+        A number that stands still is a long step, or an engine that is stuck.
+        """
+        return None if self._asleep else self._turns
+
+    def stack(self) -> str:
+        """Where the thread is just now, for a log."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "".join(traceback.format_stack(frame)) if frame is not None else "it has ended"
 
     def start(self) -> None:
         self._thread.start()
@@ -52,14 +69,17 @@ class EngineLoop:
     def _run(self) -> None:
         try:
             while not self._stopping:
+                self._asleep = False
                 # Cleared before looking: what is posted from here on wakes the wait below.
                 self._wake.clear()
                 self._drain_inbox()
                 if self._stopping:
                     break
+                self._turns += 1
                 if self._stepper.step():
                     self._steps += 1
                 else:
+                    self._asleep = True
                     self._wake.wait()
             self._drain_inbox()
         except BaseException as error:
@@ -67,4 +87,5 @@ class EngineLoop:
 
     def _drain_inbox(self) -> None:
         while self._inbox:
+            self._turns += 1
             self._inbox.popleft()()

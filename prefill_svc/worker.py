@@ -28,6 +28,7 @@ from worker.load import Load, LoadBoard
 from worker.metrics import EngineMetrics
 from worker.parts import Parts
 from worker.warm_up import warm_up
+from worker.watchdog import WARM_UPS, Watchdog
 
 _LEASE_ERRORS: dict[LeaseEnd, tuple[str, str]] = {
     LeaseEnd.PULL_BROKEN: ("PULL_BROKEN", "the decode worker gave up pulling the KV"),
@@ -76,6 +77,7 @@ class PrefillWorker:
             scheduler, blocks, model.runner, engine_metrics, self._deliver
         )
         self._engine = EngineLoop(self._stepper, on_failure=parts.on_failure)
+        self._watchdog = Watchdog(self._engine, parts.on_failure)
         self._prompt_tokens = metrics.counter(
             "baton_prompt_tokens_total", "Tokens of computed prompts, cached ones included."
         )
@@ -86,7 +88,9 @@ class PrefillWorker:
     async def start(self) -> None:
         """Warms up, then takes work."""
         self._engine.start()
-        await warm_up(self._engine, self._model.runner)
+        seconds = await warm_up(self._engine, self._model.runner)
+        self.board.step_limit = max(self._settings.engine.stuck_seconds, WARM_UPS * seconds)
+        self._watchdog.start(self.board.step_limit)
         self.board.set_accepting(True)
 
     async def drain(self) -> None:
@@ -110,6 +114,7 @@ class PrefillWorker:
             self._nudge.cancel()
         self.hand_over()
         await asyncio.to_thread(self._engine.stop)
+        self._watchdog.stop()
 
     # For calls.
 

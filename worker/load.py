@@ -19,7 +19,7 @@ class Load:
     pending_tokens: int = 0
     rate: float = 0.0
 
-    def to_pb(self, *, accepting: bool) -> worker_pb2.WorkerLoad:
+    def to_pb(self, *, accepting: bool, step_limit: float) -> worker_pb2.WorkerLoad:
         blocks = self.blocks
         return worker_pb2.WorkerLoad(
             accepting=accepting,
@@ -38,18 +38,21 @@ class Load:
             steps=self.steps,
             pending_tokens=self.pending_tokens,
             rate=self.rate,
+            step_limit=step_limit,
         )
 
 
 class LoadBoard:
     """The newest load; wakes its readers when it differs in more than blocks, steps and rate.
 
-    Event loop only. ``accepting`` is whether the worker takes new work.
+    Event loop only. ``accepting`` is whether the worker takes new work, ``step_limit`` the seconds
+    that one of its steps may take, 0 until known.
     """
 
     def __init__(self, load: Load) -> None:
         self._load = load
         self._accepting = False
+        self.step_limit = 0.0
         self._changed = asyncio.Event()
 
     @property
@@ -61,7 +64,7 @@ class LoadBoard:
         return self._accepting
 
     def to_pb(self) -> worker_pb2.WorkerLoad:
-        return self._load.to_pb(accepting=self._accepting)
+        return self._load.to_pb(accepting=self._accepting, step_limit=self.step_limit)
 
     def post(self, load: Load) -> None:
         before, self._load = self._load, load

@@ -30,6 +30,12 @@ class EngineSettings:
     )
     workers_on_host: int = setting(2, help="workers that share this host's cores", minimum=1)
     max_queue: int = setting(256, help="requests that may wait to be admitted", minimum=1)
+    stuck_seconds: float = setting(
+        10.0,
+        help="seconds that one step may take (or ten times the warm-up, if that is more) before "
+        "the engine counts as stuck and the process ends",
+        minimum=0.1,
+    )
     max_request_seconds: float = setting(
         600.0, help="seconds of a request that has no deadline", minimum=0.001
     )

@@ -2,14 +2,19 @@
 
 import asyncio
 import gc
+import time
 from concurrent.futures import Future
 
 from engine.loop import EngineLoop
 from engine.model_runner import ModelRunner
 
 
-async def warm_up(engine: EngineLoop, runner: ModelRunner) -> None:
-    """Runs every shape once, on the engine thread; raises what that raises."""
+async def warm_up(engine: EngineLoop, runner: ModelRunner) -> float:
+    """Runs every shape once, on the engine thread; raises what that raises.
+
+    Returns the seconds it took, which no later step should come near.
+    """
+    began = time.monotonic()
     done: Future[None] = Future()
 
     def run() -> None:
@@ -28,3 +33,4 @@ async def warm_up(engine: EngineLoop, runner: ModelRunner) -> None:
     # What is here now stays for good. Left to the collector, the half million objects of torch
     # would be looked through in the middle of a step, time and again.
     gc.freeze()
+    return time.monotonic() - began

@@ -142,8 +142,8 @@ def test_sessions_get_one_message_a_step_with_their_own_rows() -> None:
         bench.stepper.release(bench.join(name, session))
     bench.events.clear()
     bench.step()
-    (events,) = bench.events
-    assert {session: list(step.handles) for session, step in events.outputs.items()} == {
+    (outputs,) = [events.outputs for events in bench.events if events.outputs]
+    assert {session: list(step.handles) for session, step in outputs.items()} == {
         1: [ord("a"), ord("c")],
         2: [ord("b")],
     }
@@ -171,6 +171,17 @@ def test_a_step_that_fails_ends_its_attempts_and_the_engine_goes_on() -> None:
     bench.stepper.release(bench.join("b"))
     bench.step()
     assert bench.tokens() == [60]
+
+
+def test_what_runs_is_told_before_the_step_that_may_never_end() -> None:
+    """Otherwise nobody would see that this engine has work (protocol 5.2)."""
+    bench = Bench()
+    bench.join("a")
+    bench.runner.fails = True
+    bench.step()
+    before, after = bench.events[-2:]
+    assert (before.load.running, before.failed) == (1, ())
+    assert after.failed
 
 
 def test_an_idle_engine_tells_only_what_changed() -> None:

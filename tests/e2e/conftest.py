@@ -10,6 +10,7 @@ from tests.e2e.engine_reference import Reference
 from tests.e2e.gateway_process import running_gateway
 from tests.e2e.service_process import ServiceProcess
 from tests.e2e.split_client import SplitClient, split_client
+from tests.e2e.tiny_model import write_tiny_model
 from tests.e2e.worker_process import WorkerProcess, running
 
 POOL = ("--kv-memory-bytes", str(256 << 20))
@@ -18,6 +19,12 @@ POOL = ("--kv-memory-bytes", str(256 << 20))
 @pytest.fixture(scope="session")
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("traces")
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Its path, which names it."""
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture(scope="session")

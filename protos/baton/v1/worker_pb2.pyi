@@ -141,6 +141,7 @@ class WorkerLoad(google.protobuf.message.Message):
     STEPS_FIELD_NUMBER: builtins.int
     PENDING_TOKENS_FIELD_NUMBER: builtins.int
     RATE_FIELD_NUMBER: builtins.int
+    STEP_LIMIT_FIELD_NUMBER: builtins.int
     accepting: builtins.bool
     """Whether it takes new work."""
     waiting: builtins.int
@@ -155,6 +156,8 @@ class WorkerLoad(google.protobuf.message.Message):
     """Prompt tokens not yet computed (prefill)."""
     rate: builtins.float
     """Smoothed rate: prompt tokens per second (prefill) or seconds per step (decode), 0 until known."""
+    step_limit: builtins.float
+    """Seconds that one step may take at most, 0 until known: one that takes longer is stuck."""
     @property
     def blocks(self) -> Global___BlockCounts:
         """Blocks by state."""
@@ -170,9 +173,10 @@ class WorkerLoad(google.protobuf.message.Message):
         steps: builtins.int = ...,
         pending_tokens: builtins.int = ...,
         rate: builtins.float = ...,
+        step_limit: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["blocks", b"blocks"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["accepting", b"accepting", "blocks", b"blocks", "handing_off", b"handing_off", "pending_tokens", b"pending_tokens", "rate", b"rate", "running", b"running", "steps", b"steps", "waiting", b"waiting"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["accepting", b"accepting", "blocks", b"blocks", "handing_off", b"handing_off", "pending_tokens", b"pending_tokens", "rate", b"rate", "running", b"running", "step_limit", b"step_limit", "steps", b"steps", "waiting", b"waiting"]) -> None: ...
 
 Global___WorkerLoad: typing_extensions.TypeAlias = WorkerLoad
 
