@@ -19,6 +19,9 @@ class GatewayMetrics:
             ("role",),
             over_processes="livemin",
         )
+        self._lost = metrics.counter(
+            "baton_workers_lost_total", "Workers that were lost.", ("role", "reason")
+        )
         self._in_flight = metrics.gauge("baton_requests_running", "Requests in work.")
         self._first_token = metrics.histogram(
             "gen_ai_server_time_to_first_token_seconds", "Arrival to first token.", labels
@@ -40,6 +43,10 @@ class GatewayMetrics:
         """Workers that can be given requests now."""
         self._ready.labels("prefill").set(prefill)
         self._ready.labels("decode").set(decode)
+
+    def lost(self, role: str, reason: str) -> None:
+        """A worker that was there is there no more."""
+        self._lost.labels(role, reason).inc()
 
     def began(self) -> None:
         """A request arrived."""

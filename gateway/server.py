@@ -46,15 +46,16 @@ async def serve(
         telemetry.setup("gateway")
         stack.callback(telemetry.shutdown)
         registry = Metrics()
+        metrics = GatewayMetrics(registry, model.name)
         pool = WorkerPool(
             model.name,
             Resolver(settings.prefill_addresses),
             Resolver(settings.decode_addresses),
             settings.dns_refresh,
+            metrics.lost,
         )
         await stack.enter_async_context(pool.running())
         router = Router(pool)
-        metrics = GatewayMetrics(registry, model.name)
         await stack.enter_async_context(_counting_workers(pool, router, metrics))
         orchestrator, servicer = await _service(settings, model, router, metrics)
         server = create_server(settings.server, SERVICES, reuse_port=shares_port)

@@ -1,6 +1,8 @@
 """A worker as the gateway knows it: who it is, how busy it is, how to reach it."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import grpc
@@ -43,26 +45,52 @@ class Worker:
     Load is what the worker last reported plus what this gateway sent since then.
     """
 
-    def __init__(self, identity: WorkerIdentity, channel: grpc.aio.Channel) -> None:
+    def __init__(
+        self,
+        identity: WorkerIdentity,
+        channel: grpc.aio.Channel,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.identity = identity
         self.channel = channel
         self.load = worker_pb2.WorkerLoad()
         self.serving = False
         self.session: Session | None = None
         self.lost = asyncio.Event()
+        self._clock = clock
+        self._moved_at = clock()
         self._unreported_requests = 0
         self._unreported_tokens = 0
 
     @property
     def ready(self) -> bool:
         """Whether it can be given an attempt now."""
-        if not (self.serving and self.load.accepting) or self.lost.is_set():
-            return False
+        return self.problem is None
+
+    @property
+    def problem(self) -> str | None:
+        """Why it can be given none now, for people."""
+        if self.lost.is_set():
+            return "lost"
+        if not self.load.accepting:
+            return "takes no new work: it warms up, drains, or waits for a read to end"
+        if not self.serving:
+            return "its health is not SERVING"
         is_decode = self.identity.role == worker_pb2.WORKER_ROLE_DECODE
-        return not is_decode or (self.session is not None and self.session.is_open)
+        if is_decode and (self.session is None or not self.session.is_open):
+            return "its session is not open"
+        return None
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether requests are running, and no step has ended for longer than one may take."""
+        limit = self.load.step_limit
+        return limit > 0 and self._clock() - self._moved_at > limit
 
     def report(self, load: worker_pb2.WorkerLoad) -> None:
         """Takes a Watch message, which counts everything sent before it."""
+        if load.steps != self.load.steps or not (load.running and self.load.running):
+            self._moved_at = self._clock()
         self.load = load
         self._unreported_requests = 0
         self._unreported_tokens = 0

@@ -18,7 +18,8 @@ from gateway.worker import Worker, WorkerIdentity
 
 log = logging.getLogger(__name__)
 
-_INTRODUCTION_SECONDS = 5.0
+# Watch speaks every 250 ms: this long without a word, and nothing answers there, pings or not.
+_SILENCE_SECONDS = INNER.ping_after + INNER.ping_timeout
 _BOOT_ID_BYTES = 16
 
 _HEALTH_NAMES = {
@@ -34,7 +35,8 @@ class WorkerLink:
 
     A worker is shown as ``worker`` while its Watch stream lives. ``find_known`` returns the worker
     that another link shows under a boot id: two addresses with one boot id are one worker
-    (protocol 1.1). ``on_change`` hears of everything that may make a worker ready or not.
+    (protocol 1.1). ``on_change`` hears of everything that may make a worker ready or not,
+    ``on_lost`` why a worker is shown no more.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class WorkerLink:
         model: str,
         find_known: Callable[[bytes], Worker | None],
         on_change: Callable[[], None],
+        on_lost: Callable[[str], None],
     ) -> None:
         self.address = address
         self.worker: Worker | None = None
@@ -52,24 +55,26 @@ class WorkerLink:
         self._model = model
         self._find_known = find_known
         self._on_change = on_change
+        self._on_lost = on_lost
+        self._stuck: tuple[bytes, int] | None = None
 
     async def run(self) -> None:
         """Connects, follows, and connects again with back-off, until cancelled."""
-        backoff = Backoff()
-        channel = open_channel(self.address, INNER)
-        try:
-            while True:
-                try:
-                    await self._follow(channel, backoff)
-                except ServiceError as error:
-                    self._note(error)
-                except Exception:
-                    # Our own bug with one worker must not cost the others, nor this one for ever.
-                    log.exception("worker at %s", self.address)
-                    self.problem = "internal error"
-                await backoff.wait()
-        finally:
-            await channel.close()
+        backoff = Backoff(last_seconds=1.0)
+        while True:
+            # A connection for each incarnation: with it ends whatever still waits for a lost one.
+            channel = open_channel(self.address, INNER)
+            try:
+                await self._follow(channel, backoff)
+            except ServiceError as error:
+                self._note(error)
+            except Exception:
+                # Our own bug with one worker must not cost the others, nor this one for ever.
+                log.exception("worker at %s", self.address)
+                self.problem = "internal error"
+            finally:
+                await channel.close()
+            await backoff.wait()
 
     def _note(self, error: ServiceError) -> None:
         if error.message != self.problem:
@@ -77,7 +82,7 @@ class WorkerLink:
         self.problem = error.message
 
     async def _follow(self, channel: grpc.aio.Channel, backoff: Backoff) -> None:
-        """Returns, or raises a ServiceError, when the worker is gone."""
+        """Raises a ServiceError when the worker is gone; returns where another link shows it."""
         watch = worker_pb2_grpc.WorkerServiceStub(channel).Watch(worker_pb2.WatchRequest())
         try:
             worker = await self._introduce(watch, channel)
@@ -85,31 +90,31 @@ class WorkerLink:
             if known is None:
                 backoff.reset()
                 async with self._shown(worker):
-                    while isinstance(response := await watch.read(), worker_pb2.WatchResponse):
-                        worker.report(response.load)
+                    while True:
+                        worker.report((await _read(watch)).load)
+                        self._check_progress(worker)
                         self._on_change()
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error) from error
         finally:
             watch.cancel()
-        if known is not None:
-            self.problem = f"the same worker as {known.identity.address}"
-            await known.lost.wait()
-        else:
-            raise Unavailable("the worker ended its Watch stream", reason="WORKER_LOST")
+        self.problem = f"the same worker as {known.identity.address}"
+        await known.lost.wait()
 
     async def _introduce(self, watch: _Watch, channel: grpc.aio.Channel) -> Worker:
-        try:
-            async with asyncio.timeout(_INTRODUCTION_SECONDS):
-                first = await watch.read()
-        except TimeoutError:
-            raise Unavailable("the worker says nothing", reason="WORKER_SILENT") from None
-        if not isinstance(first, worker_pb2.WatchResponse) or not first.HasField("info"):
+        first = await _read(watch)
+        if not first.HasField("info"):
             raise FailedPrecondition("the worker did not introduce itself", reason="NO_WORKER_INFO")
         self._check(first.info)
         worker = Worker(WorkerIdentity.from_pb(first.info, self.address), channel)
         worker.report(first.load)
+        if self._stuck == (first.info.boot_id, first.load.steps) and first.load.running:
+            raise _stuck_error(worker)
         return worker
+
+    def _check_progress(self, worker: Worker) -> None:
+        """Raises Unavailable for a step that takes longer than it can (protocol 5.2)."""
+        if worker.is_stuck:
+            self._stuck = (worker.identity.boot_id, worker.load.steps)
+            raise _stuck_error(worker)
 
     def _check(self, info: worker_pb2.WorkerInfo) -> None:
         if info.role != self._role:
@@ -131,6 +136,9 @@ class WorkerLink:
         self.worker = worker
         try:
             yield
+        except ServiceError as error:
+            self._on_lost(error.reason)
+            raise
         finally:
             self.worker = None
             worker.lost.set()
@@ -169,3 +177,24 @@ class WorkerLink:
                 await channel.close()
             self._on_change()
             await backoff.wait()
+
+
+async def _read(watch: _Watch) -> worker_pb2.WatchResponse:
+    """The next message. Raises a ServiceError where none comes."""
+    try:
+        async with asyncio.timeout(_SILENCE_SECONDS):
+            response = await watch.read()
+    except TimeoutError:
+        text = f"the worker has said nothing for {_SILENCE_SECONDS:g} s"
+        raise Unavailable(text, reason="WORKER_SILENT") from None
+    except grpc.aio.AioRpcError as error:
+        raise from_rpc_error(error) from error
+    if not isinstance(response, worker_pb2.WatchResponse):
+        raise Unavailable("the worker ended its Watch stream", reason="WORKER_LOST")
+    return response
+
+
+def _stuck_error(worker: Worker) -> Unavailable:
+    load = worker.load
+    text = f"the worker is stuck in step {load.steps + 1}, with {load.running} requests running"
+    return Unavailable(text, reason="WORKER_STUCK")

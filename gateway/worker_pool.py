@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 from baton.v1 import worker_pb2
 from gateway.resolver import Resolver
@@ -26,11 +27,18 @@ class WorkerPool:
     """
 
     def __init__(
-        self, model: str, prefill: Resolver, decode: Resolver, refresh_seconds: float
+        self,
+        model: str,
+        prefill: Resolver,
+        decode: Resolver,
+        refresh_seconds: float,
+        on_lost: Callable[[str, str], None] = lambda role, reason: None,
     ) -> None:
+        """``on_lost`` hears the role of a worker that is lost, and the reason."""
         self._model = model
         self._resolvers = {"prefill": prefill, "decode": decode}
         self._refresh_seconds = refresh_seconds
+        self._on_lost = on_lost
         self._links: dict[str, dict[str, WorkerLink]] = {"prefill": {}, "decode": {}}
         self._tasks: dict[WorkerLink, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
@@ -51,7 +59,7 @@ class WorkerPool:
         if not links:
             return f"no {role} worker is known"
         problems = [
-            f"{link.address}: {link.problem if link.worker is None else 'not ready'}"
+            f"{link.address}: {link.problem if link.worker is None else link.worker.problem}"
             for link in links
         ]
         return f"no {role} worker is ready ({'; '.join(problems)})"
@@ -109,6 +117,13 @@ class WorkerPool:
             known = (w for w in self._workers(role) if w.identity.boot_id == boot_id)
             return next(known, None)
 
-        link = WorkerLink(address, _ROLES[role], self._model, find_known, self._notify)
+        link = WorkerLink(
+            address,
+            _ROLES[role],
+            self._model,
+            find_known,
+            on_change=self._notify,
+            on_lost=partial(self._on_lost, role),
+        )
         self._links[role][address] = link
         self._tasks[link] = asyncio.create_task(link.run())

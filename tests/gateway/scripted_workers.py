@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Self
 
 from baton.v1 import (
@@ -43,6 +43,9 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         self.info.MergeFrom(worker_pb2.WorkerInfo(**info))
         blocks = worker_pb2.BlockCounts(free=1000, total=1000)
         self.load = worker_pb2.WorkerLoad(accepting=True, blocks=blocks)
+        # None: says nothing but what ``report`` is told, and so falls silent.
+        self.watch_interval: float | None = 0.25
+        self.num_watches = 0
         self.server: Server | None = None
         self._changed = asyncio.Event()
 
@@ -73,9 +76,13 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
         raise NotImplementedError
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[worker_pb2.WatchResponse]:
+        self.num_watches += 1
         yield worker_pb2.WatchResponse(info=self.info, load=self.load)
         while True:
-            await self._changed.wait()
+            changed = self._changed
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.watch_interval):
+                    await changed.wait()
             yield worker_pb2.WatchResponse(load=self.load)
 
 

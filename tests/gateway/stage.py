@@ -88,16 +88,17 @@ async def on_stage(tokenizer: Tokenizer, options: StageOptions) -> AsyncIterator
         options.decode = options.decode or [ScriptedDecode()]
         for worker in (*options.prefill, *options.decode):
             await stack.enter_async_context(worker.serving())
+        registry = Metrics()
+        metrics = GatewayMetrics(registry, MODEL)
         pool = WorkerPool(
             MODEL,
             Resolver([worker.address for worker in options.prefill]),
             Resolver([worker.address for worker in options.decode]),
             refresh_seconds=1.0,
+            on_lost=metrics.lost,
         )
         await stack.enter_async_context(pool.running())
         router = Router(pool)
-        registry = Metrics()
-        metrics = GatewayMetrics(registry, MODEL)
         queue_lengths: asyncio.Queue[int] = asyncio.Queue()
         admission = Admission(options.admission, queue_lengths.put_nowait)
         orchestrator = Orchestrator(tokenizer, router, admission, options.limits)

@@ -43,8 +43,9 @@ async def busy_engine(gate: Gate) -> AsyncIterator[EngineLoop]:
 
 
 async def until_asleep(engine: EngineLoop) -> None:
+    # The engine tells nobody when it goes to sleep.
     async with asyncio.timeout(PATIENCE):
-        while engine.turn is not None:
+        while engine.turn is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 

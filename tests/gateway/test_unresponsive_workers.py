@@ -1,0 +1,87 @@
+"""Workers whose connection lives and who do nothing: silent, or stuck in a step (protocol 5.2)."""
+
+import asyncio
+
+import pytest
+
+from baton.v1 import worker_pb2
+from chassis.channel import open_channel
+from chassis.errors import Unavailable
+from gateway import worker_link
+from gateway.worker import Worker, WorkerIdentity
+from tests.gateway.scripted_workers import ScriptedPrefill, ScriptedWorker
+from tests.gateway.stage import Stage, request
+from tests.gateway.test_continuation import error_of
+
+
+def worker_of(stage: Stage, role: str) -> ScriptedWorker:
+    return {"prefill": stage.prefill[0], "decode": stage.decode[0]}[role]
+
+
+async def until_gone(stage: Stage, role: str, problem: str) -> None:
+    async with asyncio.timeout(30):
+        await stage.pool.wait_until(lambda: problem in stage.pool.why_none(role))
+    assert not stage.router.has_pair()
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_a_worker_that_falls_silent_loses_its_requests_and_gets_no_other(
+    stage: Stage, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_link, "_SILENCE_SECONDS", 1.0)
+    call = stage.stub.Generate(request())
+    await stage.legs()
+    worker = worker_of(stage, role)
+    worker.watch_interval = None
+    await until_gone(stage, role, "has said nothing for 1 s")
+    assert isinstance(await error_of(call), Unavailable)
+    assert stage.metric("baton_workers_lost_total", role=role, reason="WORKER_SILENT") >= 1
+    worker.watch_interval = 0.1
+    async with asyncio.timeout(30):
+        await stage.pool.wait_until(stage.router.has_pair)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_a_worker_that_is_stuck_loses_its_requests_and_gets_no_other_until_it_moves(
+    stage: Stage, role: str
+) -> None:
+    call = stage.stub.Generate(request())
+    await stage.legs()
+    worker = worker_of(stage, role)
+    worker.report(running=1, steps=7, step_limit=0.3)
+    await until_gone(stage, role, "is stuck in step 8, with 1 requests running")
+    assert isinstance(await error_of(call), Unavailable)
+    assert stage.metric("baton_workers_lost_total", role=role, reason="WORKER_STUCK") == 1
+    # Looked at again and again, and not taken for well.
+    num_watches = worker.num_watches
+    async with asyncio.timeout(30):
+        while worker.num_watches < num_watches + 3:  # noqa: ASYNC110  # a count, in a fake
+            await asyncio.sleep(0.01)
+    assert not stage.router.has_pair()
+    worker.report(steps=8)
+    async with asyncio.timeout(30):
+        await stage.pool.wait_until(stage.router.has_pair)
+
+
+async def test_steps_may_stand_still_for_as_long_as_one_may_take_or_nothing_runs() -> None:
+    now = 0.0
+    async with open_channel("127.0.0.1:1") as channel:
+        identity = WorkerIdentity.from_pb(ScriptedPrefill().info, "127.0.0.1:1")
+        worker = Worker(identity, channel, clock=lambda: now)
+
+        def report(**load: float) -> bool:
+            worker.report(worker_pb2.WorkerLoad(**{"step_limit": 10.0, **load}))
+            return worker.is_stuck
+
+        assert not report(steps=3, running=1)
+        now += 9.0
+        assert not report(steps=3, running=1)
+        now += 2.0
+        assert report(steps=3, running=1)
+        assert not report(steps=4, running=1)
+        now += 60.0
+        assert not report(steps=4, running=0)
+        now += 60.0
+        assert not report(steps=4, running=1, waiting=5)
+        now += 60.0
+        assert not report(steps=4, running=1, step_limit=0.0)
