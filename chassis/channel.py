@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 
 MESSAGE_LIMIT = 16 * 1024 * 1024
+WINDOW = 1024 * 1024
 
 Options = tuple[tuple[str, int], ...]
 
@@ -42,6 +43,13 @@ class Profile:
             ("grpc.http2.max_pings_without_data", 0),
         )
 
+
+# What a stream may have on its way to a reader that does not read. Probing for the bandwidth, which
+# is on by default, sets other windows than the one asked for, up to several times as large.
+WINDOW_OPTIONS: Options = (
+    ("grpc.http2.lookahead_bytes", WINDOW),
+    ("grpc.http2.bdp_probe", 0),
+)
 
 PUBLIC = Profile("public", ping_after=30.0, ping_timeout=20.0, pings_when_idle=False)
 """Between a client and the gateway, or a tool and any service: nothing hangs on speed here, and a
@@ -75,7 +83,7 @@ def channel_options(profile: Profile) -> Options:
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.min_reconnect_backoff_ms", 1000),
         ("grpc.max_reconnect_backoff_ms", 1000),
-        ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
+        *WINDOW_OPTIONS,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 import grpc.aio
 from grpc_reflection.v1alpha import reflection
 
-from chassis.channel import MESSAGE_LIMIT, PUBLIC, Options, Profile, bind
+from chassis.channel import MESSAGE_LIMIT, PUBLIC, WINDOW_OPTIONS, Options, Profile, bind
 from chassis.error_interceptor import ErrorInterceptor
 from chassis.error_table import ErrorTable
 from chassis.health import SERVICE_NAME as HEALTH_NAME
@@ -147,7 +147,7 @@ def server_options(settings: ServerSettings, profile: Profile, *, reuse_port: bo
         ("grpc.max_receive_message_length", HARD_MESSAGE_LIMIT),
         ("grpc.max_send_message_length", MESSAGE_LIMIT),
         ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
-        ("grpc.http2.lookahead_bytes", 4 * 1024 * 1024),
+        *WINDOW_OPTIONS,
         # Off by default: two services on one port by accident must fail, not share its calls.
         ("grpc.so_reuseport", int(reuse_port)),
     )

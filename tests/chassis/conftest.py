@@ -11,7 +11,7 @@ import pytest
 
 from baton.v1 import gateway_pb2_grpc
 from chassis import telemetry
-from chassis.channel import open_channel
+from chassis.channel import PUBLIC, Profile, open_channel
 from chassis.error_table import ErrorTable
 from chassis.server import Server, ServerSettings, create_server
 
@@ -51,11 +51,14 @@ async def serving(
     stream: Callable[[Any, Any], AsyncIterator[Any]] | None = None,
     errors: ErrorTable | None = None,
     untraced: Sequence[str] = (),
+    profile: Profile = PUBLIC,
 ) -> AsyncIterator[Served]:
-    server = create_server(ServerSettings(), [SERVICE], errors=errors, untraced=untraced)
+    server = create_server(
+        ServerSettings(), [SERVICE], errors=errors, untraced=untraced, profile=profile
+    )
     gateway_pb2_grpc.add_GenerationServiceServicer_to_server(Scripted(unary, stream), server.grpc)
     await server.start()
-    channel = open_channel(f"127.0.0.1:{server.port}")
+    channel = open_channel(f"127.0.0.1:{server.port}", profile)
     try:
         yield Served(server, channel, gateway_pb2_grpc.GenerationServiceStub(channel))
     finally:
