@@ -18,8 +18,6 @@ REQUEST_TIMEOUT = 120.0
 DRAIN_GRACE = 5.0
 TRACE_WAIT = 5.0
 MAX_TOKENS = 96
-# Columns of the waterfall where there is no terminal to ask.
-PIPE_WIDTH = 120
 # Settings of the person's own that would send the trace elsewhere or drop it.
 _TRACE_SETTINGS = ("OTEL_EXPORTER_OTLP_", "OTEL_TRACES_", "OTEL_SDK_DISABLED")
 
@@ -86,16 +84,11 @@ class _Question:
 
 
 def _show_trace(request_id: str) -> None:
-    from rich.console import Console
-
-    from batonctl.trace import load_trace, render_waterfall
+    from batonctl.trace import load_trace, render_waterfall, trace_console
 
     print()
     # The services have stopped, so all of it is written.
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = PIPE_WIDTH
-    render_waterfall(load_trace(request_id, wait=TRACE_WAIT), console)
+    render_waterfall(load_trace(request_id, wait=TRACE_WAIT), trace_console())
     print("\n`baton up` keeps such a stack running; `baton chat` talks to it.")
 
 

@@ -14,7 +14,7 @@ from tests.batonctl.command import baton
 from tests.batonctl.recorded_trace import BEGIN, record
 
 
-def trace(folder: Path, *arguments: str, columns: int = 120) -> subprocess.CompletedProcess[str]:
+def trace(folder: Path, *arguments: str, columns: int | str = 120) -> subprocess.CompletedProcess[str]:
     environment = {"BATON_TRACE_DIR": str(folder), "COLUMNS": str(columns)}
     return baton("trace", *arguments, env=environment)
 
@@ -114,6 +114,13 @@ def test_a_page_goes_to_the_file_or_the_reason_why_not(trace_folder: Path, tmp_p
     for target in (tmp_path, tmp_path / "absent" / "page.html"):
         run = trace(trace_folder, "--html", str(target))
         assert run.returncode == 1 and refused(run).startswith(f"baton: cannot write {target}: ")
+
+
+def test_a_file_gets_whole_notes_where_nobody_says_how_wide_it_is(trace_folder: Path) -> None:
+    record()
+    wide = trace(trace_folder, columns=160).stdout
+    assert "…" not in wide
+    assert trace(trace_folder, columns="").stdout == wide
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100])
