@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 
 from batonctl.ask_options import require_utf8
+from batonctl.engine_parts import require_engine
 from batonctl.errors import CommandError
 from batonctl.model_choice import require_model
 from batonctl.service_spec import ServiceSpec
@@ -24,6 +25,7 @@ _TRACE_SETTINGS = ("OTEL_EXPORTER_OTLP_", "OTEL_TRACES_", "OTEL_SDK_DISABLED")
 
 def run_demo(question: str, model: str) -> None:
     """Runs a stack on free ports for one question; CommandError if any part of it fails."""
+    require_engine()
     require_model(model)
     require_utf8(question, "question")
     plan = on_free_ports(model, DRAIN_GRACE)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from batonctl.engine_parts import require_engine
 from batonctl.model_choice import require_model
 from batonctl.stack import Stack
 from batonctl.stack_plan import StackPlan
@@ -24,6 +25,7 @@ class UpOptions:
 
 def run_up(options: UpOptions) -> None:
     """Runs until a signal, then drains; CommandError if the stack does not get ready."""
+    require_engine()
     require_model(options.plan.model)
     options.plan.check_ports()
     view = open_view(Console(), logs=options.logs)

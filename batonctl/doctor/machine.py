@@ -4,11 +4,11 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterable
-from importlib.util import find_spec
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from batonctl.doctor.check import Check, failed, ok, skipped, warning
+from batonctl.engine_parts import INSTALL_ENGINE, missing_engine_parts
 
 GIB = 1 << 30
 SUPPORTED_PYTHON = ((3, 11), (3, 13))
@@ -17,7 +17,6 @@ COMFORTABLE_MEMORY = 4 * GIB
 # Where UCX keeps the queues between workers of one host.
 SHARED_MEMORY = Path("/dev/shm")
 COMFORTABLE_SHARED_MEMORY = 64 << 20
-ENGINE_PARTS = ("torch", "safetensors", "nixl_cu13")
 # What torch's bfloat16 and 4-bit matrix products run fast on, best last.
 _VECTOR_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 
@@ -31,7 +30,7 @@ def check_machine() -> list[Check]:
         check_memory(_meminfo("MemAvailable")),
         check_cpu_flags(platform.machine(), _cpu_flags()),
         check_shared_memory(SHARED_MEMORY),
-        check_engine_parts(part for part in ENGINE_PARTS if find_spec(part) is None),
+        check_engine_parts(missing_engine_parts()),
     ]
 
 
@@ -100,15 +99,14 @@ def check_shared_memory(folder: Path) -> Check:
     )
 
 
-def check_engine_parts(missing: Iterable[str]) -> Check:
+def check_engine_parts(missing: Sequence[str]) -> Check:
     """Whether workers can run here; the client and the gateway need none of it."""
-    names = list(missing)
-    if not names:
+    if not missing:
         return ok("engine", "torch, safetensors and NIXL are installed")
     return failed(
         "engine",
-        f"not installed: {', '.join(names)}; only client and gateway run here",
-        "install the engine extra: pip install -e '.[engine]' (or `make setup`)",
+        f"not installed: {', '.join(missing)}; only client and gateway run here",
+        f"install the engine extra: {INSTALL_ENGINE}",
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.batonctl.command import baton
+from tests.batonctl.hidden_modules import without
 
 HEAVY = ("torch", "grpc", "rich", "asyncio", "numpy", "google.protobuf")
 # Nothing listens there: a reserved port.
@@ -95,6 +96,16 @@ def test_a_taken_port_is_named_with_the_flag_that_changes_it() -> None:
     assert run.returncode == 2
     assert f"port {port} for prefill-0 is taken by another process" in run.stderr
     assert "--prefill-port" in run.stderr
+
+
+@pytest.mark.parametrize("command", ["up", "demo"])
+def test_where_workers_cannot_run_nothing_is_started(tmp_path: Path, command: str) -> None:
+    run = baton(command, env=without(tmp_path, "torch", "nixl_cu13"))
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr.splitlines() == [
+        "baton: workers cannot run here without torch, nixl_cu13",
+        "  pip install 'baton-serve[engine]'",
+    ]
 
 
 def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:

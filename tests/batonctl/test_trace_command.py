@@ -14,7 +14,9 @@ from tests.batonctl.command import baton
 from tests.batonctl.recorded_trace import BEGIN, record
 
 
-def trace(folder: Path, *arguments: str, columns: int | str = 120) -> subprocess.CompletedProcess[str]:
+def trace(
+    folder: Path, *arguments: str, columns: int | str = 120
+) -> subprocess.CompletedProcess[str]:
     environment = {"BATON_TRACE_DIR": str(folder), "COLUMNS": str(columns)}
     return baton("trace", *arguments, env=environment)
 

@@ -1,0 +1,22 @@
+"""The engine extra: what workers need, and client and gateway do not."""
+
+from importlib.util import find_spec
+
+from batonctl.errors import CommandError
+
+ENGINE_PARTS = ("torch", "safetensors", "nixl_cu13")
+# As good for an install from a checkout: pip then adds what the extra has, and nothing else.
+INSTALL_ENGINE = "pip install 'baton-serve[engine]'"
+
+
+def missing_engine_parts() -> list[str]:
+    """The modules that are not installed."""
+    return [part for part in ENGINE_PARTS if find_spec(part) is None]
+
+
+def require_engine() -> None:
+    """CommandError if workers cannot run here: asked before anything starts."""
+    if missing := missing_engine_parts():
+        raise CommandError(
+            f"workers cannot run here without {', '.join(missing)}", hint=INSTALL_ENGINE
+        )
