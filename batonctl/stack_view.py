@@ -21,6 +21,9 @@ _STYLES = {
     MemberState.RESTARTING: "red",
     MemberState.STOPPED: "dim",
 }
+# In this order.
+_DROPPED_WHERE_NARROW = ("pid", "address", "restarts")
+_ANY_WIDTH = 1000
 
 
 class StackView(ABC):
@@ -90,7 +93,7 @@ class LiveView(StackView):
     def attach(self, members: Sequence[Member]) -> None:
         self._live = Live(
             console=self._console,
-            get_renderable=lambda: render_table(members),
+            get_renderable=lambda: render_table(members, self._console),
             refresh_per_second=4,
         )
         self._live.start()
@@ -122,25 +125,39 @@ def describe(event: StackEvent) -> list[str]:
             return [f"{service} died ({cause}){then}. Its last lines:", *tail]
 
 
-def render_table(members: Sequence[Member]) -> RenderableType:
-    """The state of all services."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("service", "address", "state", "pid", "restarts", "running", "waiting"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("blocks in use")
-    for member in members:
-        load = member.load
-        table.add_row(
-            member.spec.name,
-            member.spec.address,
-            f"[{_STYLES[member.state]}]{member.state}[/]",
-            str(member.pid or "-"),
-            str(member.restarts),
-            str(load.running) if load else "-",
-            str(load.waiting + load.handing_off) if load else "-",
-            _blocks(load.blocks) if load else "-",
-        )
+def render_table(members: Sequence[Member], console: Console) -> RenderableType:
+    """The state of all services, in as many columns as the console has room for."""
+    unbounded = console.options.update(max_width=_ANY_WIDTH)
+    for dropped in range(len(_DROPPED_WHERE_NARROW) + 1):
+        table = _table(members, _DROPPED_WHERE_NARROW[:dropped])
+        if console.measure(table, options=unbounded).maximum <= console.width:
+            break
     return table
+
+
+def _table(members: Sequence[Member], without: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    rows = [_cells(member) for member in members]
+    columns = [name for name in rows[0] if name not in without]
+    for name in columns:
+        table.add_column(name, no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[name] for name in columns))
+    return table
+
+
+def _cells(member: Member) -> dict[str, str]:
+    load = member.load
+    return {
+        "service": member.spec.name,
+        "address": member.spec.address,
+        "state": f"[{_STYLES[member.state]}]{member.state}[/]",
+        "pid": str(member.pid or "-"),
+        "restarts": str(member.restarts),
+        "running": str(load.running) if load else "-",
+        "waiting": str(load.waiting + load.handing_off) if load else "-",
+        "blocks in use": _blocks(load.blocks) if load else "-",
+    }
 
 
 def _blocks(blocks: worker_pb2.BlockCounts) -> str:

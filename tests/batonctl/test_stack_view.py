@@ -15,8 +15,8 @@ from batonctl.stack_view import LiveView, PlainView, open_view, render_table
 DIED = Died("decode-0", "killed by SIGKILL", ("last words [bold]", "and more"), 0.5)
 
 
-def console(*, terminal: bool) -> Console:
-    return Console(file=io.StringIO(), force_terminal=terminal, width=120, color_system=None)
+def console(*, terminal: bool, width: int = 120) -> Console:
+    return Console(file=io.StringIO(), force_terminal=terminal, width=width, color_system=None)
 
 
 def shown(used: Console) -> str:
@@ -80,7 +80,7 @@ def test_logs_are_shown_in_a_terminal_on_demand() -> None:
 
 def test_the_table_shows_state_and_load_of_each_service() -> None:
     used = console(terminal=False)
-    used.print(render_table(members()))
+    used.print(render_table(members(), used))
     header, gateway, decode = shown(used).splitlines()
     assert header.split()[:3] == ["service", "address", "state"]
     assert gateway.split()[:3] == ["gateway", "127.0.0.1:7100", "stopped"]
@@ -88,6 +88,20 @@ def test_the_table_shows_state_and_load_of_each_service() -> None:
         *("decode-0", "127.0.0.1:7120", "ready", "-", "3", "7", "3"),
         *("5", "of", "100", "(20", "cached)"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("width", "dropped"),
+    [(86, {"pid"}), (80, {"pid", "address"}), (62, {"pid", "address", "restarts"})],
+)
+def test_a_narrow_terminal_gets_fewer_columns_and_no_broken_row(
+    width: int, dropped: set[str]
+) -> None:
+    used = console(terminal=False, width=width)
+    used.print(render_table(members(), used))
+    header, _, decode = shown(used).splitlines()
+    assert {"pid", "address", "restarts"} - set(header.split()) == dropped
+    assert decode.endswith("5 of 100 (20 cached)")
 
 
 def test_a_live_view_draws_the_table_and_leaves_the_terminal_in_order() -> None:
