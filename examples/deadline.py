@@ -29,10 +29,12 @@ async def with_a_cancel(client: BatonClient) -> None:
 
 async def with_a_retry(client: BatonClient, attempts: int = 3) -> None:
     """Only these two say that the same call may succeed later; the server may say when."""
-    for attempt in range(attempts):
+    for attempt in range(1, attempts + 1):
         try:
             answer = await client.generate("The capital of France is", max_tokens=8, temperature=0)
         except (ResourceExhausted, Unavailable) as error:
+            if attempt == attempts:
+                raise
             await asyncio.sleep(error.retry_after or 0.1 * 2**attempt)
         else:
             print(f"answer: {answer.choices[0].text!r}")

@@ -25,18 +25,17 @@ def ask(question: str) -> None:
     )
     with grpc.insecure_channel("127.0.0.1:7100") as channel:
         stub = gateway_pb2_grpc.GenerationServiceStub(channel)
-        call = stub.GenerateStream(request, timeout=60)
-        print("request", dict(call.initial_metadata())["x-request-id"])
-        for message in call:
+        for message in stub.GenerateStream(request, timeout=60):
             for delta in message.deltas:
                 print(delta.text, end="", flush=True)
-        print()
+            if message.HasField("summary"):
+                print(f"\nrequest {message.summary.request_id}")
 
 
 if __name__ == "__main__":
     try:
         ask(" ".join(sys.argv[1:]) or "What is gravity?")
     except grpc.RpcError as error:
-        # The reason, the fields and the time to retry are in the status details.
-        print(rpc_status.from_call(error), file=sys.stderr)
+        # What a service says has details: the reason, the fields, the time to retry.
+        print(rpc_status.from_call(error) or error, file=sys.stderr)
         sys.exit(1)
