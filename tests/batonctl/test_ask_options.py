@@ -1,6 +1,7 @@
 """Sampling flags on their way to the wire."""
 
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -48,8 +49,9 @@ def test_what_is_not_given_stays_unset() -> None:
 
 
 @pytest.mark.parametrize("name", ["temperature", "top_p", "top_k", "seed", "logprobs"])
-def test_zero_is_a_value(name: str) -> None:
-    assert sent(SamplingOptions(**{name: 0})).HasField(name)
+def test_zero_is_a_value(name: Any) -> None:
+    options: dict[str, Any] = {name: 0}
+    assert sent(SamplingOptions(**options)).HasField(name)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ class Served:
 
     server: Server
     channel: grpc.aio.Channel
-    stub: gateway_pb2_grpc.GenerationServiceStub
+    stub: "gateway_pb2_grpc.GenerationServiceAsyncStub"
 
     @property
     def address(self) -> str:
@@ -56,7 +56,9 @@ async def serving(
     server = create_server(
         ServerSettings(), [SERVICE], errors=errors, untraced=untraced, profile=profile
     )
-    gateway_pb2_grpc.add_GenerationServiceServicer_to_server(Scripted(unary, stream), server.grpc)
+    # Its other methods are not called.
+    servicer = Scripted(unary, stream)  # type: ignore[abstract]
+    gateway_pb2_grpc.add_GenerationServiceServicer_to_server(servicer, server.grpc)
     await server.start()
     channel = open_channel(f"127.0.0.1:{server.port}", profile)
     try:

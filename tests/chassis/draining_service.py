@@ -61,7 +61,7 @@ async def serve(shutdown: Shutdown) -> None:
     """Starts, serves and stops; leaves marks of how far it came."""
     folder, behaviour = Path(sys.argv[1]), sys.argv[2]
     grace = 0.05 if behaviour == "impatient" else 600.0
-    servicer = Slow(folder)
+    servicer = Slow(folder)  # type: ignore[abstract]  # one method is enough
     if behaviour == "lingers":
         lifecycle.DRAIN_LINGER = 600.0
     lifecycle.CLOSE_AT_ONCE_SECONDS = 0.5

@@ -115,7 +115,7 @@ class _HubHandler(_Handler):
         if hub.states_sizes:
             linked["X_Linked_Size"] = str(len(files[name]))
         location = f"{hub.storage}/{'/'.join(parts[:2])}/{name}"
-        return self.send(302, Location=location, **linked)
+        return self.send(302, b"", Location=location, **linked)
 
     def _list(self, repository: str) -> None:
         files = self.hub.repositories.get(repository)

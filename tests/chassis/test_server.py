@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from grpc._cython import cygrpc
+from grpc._cython import cygrpc  # type: ignore[attr-defined]
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -239,7 +239,7 @@ async def test_a_silent_call_survives_pings_that_a_plain_server_refuses(serve: S
     await plain.stop(None)
 
 
-class _Silent(health_pb2_grpc.HealthServicer):
+class _Silent(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # without stubs
     async def Watch(self, request: Any, context: Any) -> Any:
         await asyncio.Event().wait()
         yield health_pb2.HealthCheckResponse()

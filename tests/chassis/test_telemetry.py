@@ -174,7 +174,8 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
 def collector(monkeypatch: pytest.MonkeyPatch, trace_dir: Path) -> Iterator[Collector]:
     servicer = Collector()
     server = grpc.server(ThreadPoolExecutor(1))
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(servicer, server)
+    add_servicer: Any = trace_service_pb2_grpc.add_TraceServiceServicer_to_server
+    add_servicer(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")

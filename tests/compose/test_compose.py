@@ -117,8 +117,8 @@ def test_the_health_check_asks_for_the_readiness_that_the_service_reports(
 
 
 def test_health_checks_use_flags_that_the_command_has() -> None:
-    command = next(c for c in app.registered_commands if c.callback.__name__ == "health")
-    parameters = command.callback.__annotations__
+    callbacks = [command.callback for command in app.registered_commands if command.callback]
+    parameters = next(c.__annotations__ for c in callbacks if c.__name__ == "health")
     assert {"address", "service", "timeout"} <= set(parameters)
 
 

@@ -23,13 +23,10 @@ BY_ROLE = {"NO_PREFILL_WORKER", "NO_DECODE_WORKER"}
 
 def words_of(path: Path) -> set[str]:
     """The texts of a module that look like a reason of several words."""
-    texts = {node.value for node in ast.walk(ast.parse(path.read_text())) if is_text(node)}
+    constants = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Constant))
+    texts = {constant.value for constant in constants if isinstance(constant.value, str)}
     words = {text for text in texts if re.fullmatch(r"[A-Z]+(?:_[A-Z0-9]+)+", text)}
     return {word for word in words if not word.startswith(ENVIRONMENT)}
-
-
-def is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def told_by(page: str, column: int) -> set[str]:

@@ -21,7 +21,7 @@ from baton.v1 import (
     worker_pb2_grpc,
 )
 from chassis.channel import open_channel
-from tests.e2e.worker_process import WorkerProcess
+from tests.e2e.service_process import ServiceProcess
 
 # More than the hand-off time-out, after which prefill gives up what nobody came for.
 WAIT_SECONDS = 20.0
@@ -116,7 +116,7 @@ class SplitClient:
         attempt = Attempt(len(self._attempts) + 1, attempt_id, os.urandom(16).hex())
         attempt.first_index = len(token_ids) - (num_prompt_tokens or len(token_ids))
         self._attempts[attempt.handle] = attempt
-        common = {
+        common: dict[str, Any] = {
             "attempt_id": attempt_id,
             "token_ids": token_ids,
             "num_prompt_tokens": num_prompt_tokens or len(token_ids),
@@ -221,15 +221,13 @@ class SplitClient:
 
 @asynccontextmanager
 async def split_client(
-    prefill: WorkerProcess, decode: WorkerProcess, *, outlived: bool = True
+    prefill: ServiceProcess, decode: ServiceProcess, *, outlived: bool = True
 ) -> AsyncIterator[SplitClient]:
     """A client of both workers; when it is gone every block must be back, if they outlive it."""
     async with AsyncExitStack() as stack:
-        channels = [
-            await stack.enter_async_context(open_channel(worker.address))
-            for worker in (prefill, decode)
-        ]
-        client = SplitClient(*channels, prefill_address=prefill.address)
+        to_prefill = await stack.enter_async_context(open_channel(prefill.address))
+        to_decode = await stack.enter_async_context(open_channel(decode.address))
+        client = SplitClient(to_prefill, to_decode, prefill_address=prefill.address)
         await client.open()
         try:
             yield client

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,14 +21,14 @@ async def test_greedy_tokens_equal_those_of_one_engine(
     client: SplitClient, reference: Reference, num_tokens: int
 ) -> None:
     tokens = prompt(num_tokens, seed=num_tokens)
-    options = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
+    options: dict[str, Any] = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
     assert await client.generate(tokens, **options) == reference.generate(tokens, **options)
 
 
 async def test_requests_in_one_batch_equal_those_of_one_engine(
     client: SplitClient, reference: Reference
 ) -> None:
-    options = [
+    options: list[dict[str, Any]] = [
         {"temperature": 0.0, "max_tokens": 20},
         {"temperature": 0.8, "seed": 5, "max_tokens": 12},
         {"temperature": 1.2, "top_p": 0.9, "seed": 6, "max_tokens": 30, "min_tokens": 10},
@@ -45,7 +46,12 @@ async def test_requests_in_one_batch_equal_those_of_one_engine(
 async def test_choices_share_one_prefill_and_draw_as_one_engine_does(
     client: SplitClient, reference: Reference, num_tokens: int
 ) -> None:
-    options = {"choices": (0, 1, 2), "temperature": 1.0, "seed": 11, "max_tokens": 10}
+    options: dict[str, Any] = {
+        "choices": (0, 1, 2),
+        "temperature": 1.0,
+        "seed": 11,
+        "max_tokens": 10,
+    }
     tokens = prompt(num_tokens, seed=200 + num_tokens)
     assert await client.generate(tokens, **options) == reference.generate(tokens, **options)
 
@@ -77,7 +83,7 @@ async def test_a_known_prompt_is_cached_on_prefill_and_moves_only_its_tail(
     client: SplitClient, workers: tuple[WorkerProcess, WorkerProcess]
 ) -> None:
     tokens = prompt(40, seed=3)
-    options = {"temperature": 0.0, "max_tokens": 4, "ignore_eos": True}
+    options: dict[str, Any] = {"temperature": 0.0, "max_tokens": 4, "ignore_eos": True}
     first = await client.generate(tokens, **options)
     moved = [_bytes_moved(workers[1])]
     again = await client.begin(tokens, **options)
@@ -92,7 +98,7 @@ async def test_a_prompt_of_known_whole_blocks_moves_nothing(
     client: SplitClient, workers: tuple[WorkerProcess, WorkerProcess]
 ) -> None:
     tokens = prompt(48, seed=4)
-    options = {"temperature": 0.0, "max_tokens": 4, "ignore_eos": True}
+    options: dict[str, Any] = {"temperature": 0.0, "max_tokens": 4, "ignore_eos": True}
     first = await client.generate(tokens, **options)
     moved = _bytes_moved(workers[1])
     assert await client.generate(tokens, **options) == first

@@ -1,6 +1,7 @@
 """How attempts end other than well: refused, cancelled, late; every block comes back."""
 
 import os
+from collections.abc import Awaitable, Callable
 
 import grpc
 import grpc.aio
@@ -75,7 +76,9 @@ async def _until_decoding(client: SplitClient, attempt: Attempt) -> None:
     [_until_waiting, _until_computing, _until_first_token, _until_decoding],
     ids=["queued", "in prefill", "in transfer", "in decode"],
 )
-async def test_a_cancelled_request_gives_every_block_back(client: SplitClient, state) -> None:
+async def test_a_cancelled_request_gives_every_block_back(
+    client: SplitClient, state: Callable[[SplitClient, Attempt], Awaitable[None]]
+) -> None:
     busy = await client.begin(prompt(1_000, seed=20), temperature=0.0, max_tokens=2)
     attempt = await client.begin(
         prompt(600, seed=21), temperature=0.0, max_tokens=1_000, ignore_eos=True

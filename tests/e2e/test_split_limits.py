@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -44,7 +45,7 @@ async def tiny(tiny_workers: tuple[WorkerProcess, WorkerProcess]) -> AsyncIterat
 async def test_a_preempted_request_goes_on_in_a_new_attempt_and_loses_no_token(
     tiny: SplitClient, reference: Reference
 ) -> None:
-    options = {"temperature": 0.9, "seed": 3, "max_tokens": 60, "ignore_eos": True}
+    options: dict[str, Any] = {"temperature": 0.9, "seed": 3, "max_tokens": 60, "ignore_eos": True}
     prompts = [prompt(70, seed=seed) for seed in (40, 41)]
     # Together they grow to 18 blocks.
     attempts = [await tiny.begin(tokens, **options) for tokens in prompts]
@@ -80,7 +81,7 @@ async def test_what_never_fits_is_refused_with_both_numbers(tiny: SplitClient) -
 
 async def test_a_full_queue_is_refused_with_a_time_to_retry(tiny: SplitClient) -> None:
     # The first fills the pool of prefill for a dozen steps, so the second waits.
-    options = {"decode_leg": False, "temperature": 0.0, "max_tokens": 2}
+    options: dict[str, Any] = {"decode_leg": False, "temperature": 0.0, "max_tokens": 2}
     first = await tiny.begin(prompt(190, seed=43), **options)
     await tiny.watch_until("prefill", lambda load: load.running == 1)
     waiting = [await tiny.begin(prompt(20, seed=seed), **options) for seed in (44, 45)]
@@ -102,7 +103,7 @@ async def test_a_full_queue_is_refused_with_a_time_to_retry(tiny: SplitClient) -
 
 
 async def test_a_full_decode_queue_rejects_and_goes_on_reading(tiny: SplitClient) -> None:
-    options = {"prefill_leg": False, "max_tokens": 5}
+    options: dict[str, Any] = {"prefill_leg": False, "max_tokens": 5}
     waiting = [await tiny.begin(prompt(20, seed=seed), **options) for seed in (46, 47)]
     refused = await tiny.begin(prompt(20, seed=54), **options)
     failure = await refused.rejected

@@ -61,7 +61,8 @@ def collecting() -> Iterator[tuple[Collector, str]]:
     """A collector and its endpoint."""
     collector = Collector()
     server = grpc.server(ThreadPoolExecutor(2))
-    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)
+    add_servicer: Any = trace_service_pb2_grpc.add_TraceServiceServicer_to_server
+    add_servicer(collector, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from engine.attention import torch_backend
+from engine.attention.base import AttentionBackend
 from engine.attention.reference import ReferenceAttention
 from engine.attention.select import create_attention
 from engine.attention.torch_backend import TorchAttention
@@ -35,7 +36,7 @@ def make_query(batch: ForwardBatch, pool: KvCache, num_heads: int = 6) -> torch.
 
 
 def assert_equal_to_reference(
-    attention: TorchAttention, pool: KvCache, batch: ForwardBatch, window: int | None = None
+    attention: AttentionBackend, pool: KvCache, batch: ForwardBatch, window: int | None = None
 ) -> None:
     query = make_query(batch, pool)
     reference = ReferenceAttention(pool)

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -83,9 +84,13 @@ def test_an_idle_loop_does_not_step() -> None:
 def test_posted_callables_run_in_order_on_the_engine_thread_before_the_next_step() -> None:
     work = CountedWork()
     seen: list[tuple[int, int]] = []
+
+    def note(number: int) -> None:
+        seen.append((number, threading.get_ident()))
+
     with running(work) as loop:
         for number in range(100):
-            loop.post(lambda number=number: seen.append((number, threading.get_ident())))
+            loop.post(partial(note, number))
         call(loop, lambda: None)
         (engine_thread,) = work.threads
     assert seen == [(number, engine_thread) for number in range(100)]
@@ -94,11 +99,13 @@ def test_posted_callables_run_in_order_on_the_engine_thread_before_the_next_step
 
 def test_posts_from_many_threads_all_arrive() -> None:
     work = CountedWork()
+
+    def post_many() -> None:
+        for _ in range(200):
+            loop.post(work.add(1))
+
     with running(work) as loop:
-        threads = [
-            threading.Thread(target=lambda: [loop.post(work.add(1)) for _ in range(200)])
-            for _ in range(8)
-        ]
+        threads = [threading.Thread(target=post_many) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -94,14 +94,14 @@ def test_no_stop_before_min_tokens(num_output_tokens: int, expected: int) -> Non
 
 def test_min_tokens_also_masks_stop_tokens_but_not_an_ignored_end_of_text() -> None:
     logits = [0.0, 1.0, 6.0, 0.0, 5.0]
-    stops = {"min_tokens": 9, "stop_token_ids": frozenset({2})}
+    stops: dict[str, Any] = {"min_tokens": 9, "stop_token_ids": frozenset({2})}
     assert sample_one(logits, make_request([0], [], **stops)).token_id == 1
     assert sample_one(logits, make_request([0], [], **stops, ignore_eos=True)).token_id == EOS
 
 
 def test_output_of_an_earlier_attempt_counts_as_output() -> None:
     """Rule 5.3: a continuation is the same request with more tokens known from the start."""
-    params = {"min_tokens": 3, "frequency_penalty": 0.6}
+    params: dict[str, Any] = {"min_tokens": 3, "frequency_penalty": 0.6}
     continued = make_request([4], [0, 0], **params)
     assert sample_one([3.0, 2.0, -9.0, -9.0, -9.0], continued).token_id == 1
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ ANSWER = (504, 3575, 282, 4649, 314, 7042, 30, 2)
 GAP_TOLERANCE = 0.25
 
 
-def make_engine(path: Path, dtype: str, quantization: str) -> LLMEngine:
+def make_engine(path: Path, dtype: Any, quantization: Any) -> LLMEngine:
     return LLMEngine(
         EngineConfig(
             model_path=str(path),

@@ -1,6 +1,7 @@
 """Workers whose connection lives and who do nothing: silent, or stuck in a step (protocol 5.2)."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,7 @@ async def test_steps_may_stand_still_for_as_long_as_one_may_take_or_nothing_runs
         identity = WorkerIdentity.from_pb(ScriptedPrefill().info, "127.0.0.1:1")
         worker = Worker(identity, channel, clock=lambda: now)
 
-        def report(**load: float) -> bool:
+        def report(**load: Any) -> bool:
             worker.report(worker_pb2.WorkerLoad(**{"step_limit": 10.0, **load}))
             return worker.is_stuck
 

@@ -39,7 +39,9 @@ class ScriptedPrefill(kv_transfer_pb2_grpc.KvTransferServiceServicer):
         self._transfers.linger(0.2)
         return answer_handshake(request, LAYOUT, self._transfers, boot_id=self._boot_id)
 
-    async def Pull(self, request_iterator: Any, context: Any) -> None:
+    async def Pull(  # type: ignore[override]  # reads and writes by the context
+        self, request_iterator: Any, context: Any
+    ) -> None:
         assert (await context.read()).WhichOneof("message") == "open"
         for step in self._script:
             match step:

@@ -184,9 +184,11 @@ async def answer(
         async with asyncio.timeout(WAIT):
             for index, message in enumerate(messages):
                 if index and message.WhichOneof("message") == "start":
-                    heard.append((await call.read()).WhichOneof("message"))
+                    first = await call.read()
+                    assert isinstance(first, pb.PullResponse)
+                    heard.append(first.WhichOneof("message"))
                 await call.write(message)
-            while (response := await call.read()) is not grpc.aio.EOF:
+            while isinstance(response := await call.read(), pb.PullResponse):
                 heard.append(response.WhichOneof("message"))
     except grpc.aio.AioRpcError as error:
         return heard, from_rpc_error(error).reason

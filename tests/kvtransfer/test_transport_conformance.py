@@ -7,6 +7,7 @@
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -76,7 +77,7 @@ def make_peer(
 def make_reader(kind: str, fabric: LocalFabric) -> Iterator[Callable[..., TransferThread]]:
     made: list[TransferThread] = []
 
-    def make(**settings: int) -> TransferThread:
+    def make(**settings: Any) -> TransferThread:
         pool = torch.full((NUM_BLOCKS, BLOCK_VALUES), UNTOUCHED)
         transport: Transport
         if kind == "local":

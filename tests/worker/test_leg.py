@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -127,7 +128,7 @@ def test_unset_fields_take_the_defaults_and_what_the_context_leaves() -> None:
     ids=lambda value: value if isinstance(value, str) else None,
 )
 def test_what_no_step_could_compute_is_refused_with_its_field(
-    changes: dict[str, object], reason: str, field: str
+    changes: dict[str, Any], reason: str, field: str
 ) -> None:
     with pytest.raises(InvalidArgument) as caught:
         Leg.from_pb(make(**changes), LIMITS)

@@ -42,6 +42,10 @@ async def busy_engine(gate: Gate) -> AsyncIterator[EngineLoop]:
         await asyncio.to_thread(engine.stop)
 
 
+def not_expected(error: BaseException) -> None:
+    raise error
+
+
 async def until_asleep(engine: EngineLoop) -> None:
     # The engine tells nobody when it goes to sleep.
     async with asyncio.timeout(PATIENCE):
@@ -51,7 +55,7 @@ async def until_asleep(engine: EngineLoop) -> None:
 
 async def test_a_step_that_takes_its_time_is_not_stuck_and_one_that_never_ends_is() -> None:
     async with busy_engine(Gate()) as engine:
-        watchdog = Watchdog(engine, pytest.fail)
+        watchdog = Watchdog(engine, not_expected)
         assert not watchdog.look(0.5, LIMIT)
         assert not watchdog.look(LIMIT, LIMIT)
         assert watchdog.look(0.5, LIMIT)
@@ -61,7 +65,7 @@ async def test_a_step_that_takes_its_time_is_not_stuck_and_one_that_never_ends_i
 async def test_long_steps_one_after_the_other_are_no_fault() -> None:
     gate = Gate()
     async with busy_engine(gate) as engine:
-        watchdog = Watchdog(engine, pytest.fail)
+        watchdog = Watchdog(engine, not_expected)
         for _ in range(3):
             watchdog.look(0.5, LIMIT)
             assert not watchdog.look(LIMIT - 1, LIMIT)
@@ -75,7 +79,7 @@ async def test_an_engine_without_work_may_sleep_for_ever() -> None:
     async with busy_engine(gate) as engine:
         gate.may_leave.release()
         await until_asleep(engine)
-        watchdog = Watchdog(engine, pytest.fail)
+        watchdog = Watchdog(engine, not_expected)
         assert not any(watchdog.look(LIMIT, LIMIT) for _ in range(3))
 
 

@@ -42,7 +42,7 @@ def random(*shape: int) -> torch.Tensor:
 
 
 def error(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    return ((actual.float() - expected.float()).norm() / expected.float().norm()).item()
+    return float((actual.float() - expected.float()).norm() / expected.float().norm())
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

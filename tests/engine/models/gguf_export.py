@@ -6,7 +6,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 _GGUF_NAMES = {
     "model.embed_tokens": "token_embd",
@@ -58,7 +58,7 @@ def _add(
     writer.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)
 
 
-def _add_metadata(writer: gguf.GGUFWriter, config: object) -> None:
+def _add_metadata(writer: gguf.GGUFWriter, config: PretrainedConfig) -> None:
     rope = config.rope_parameters
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -81,7 +81,7 @@ def _add_metadata(writer: gguf.GGUFWriter, config: object) -> None:
         writer.add_sliding_window(config.sliding_window)
 
 
-def _interleave(name: str, tensor: torch.Tensor, config: object) -> torch.Tensor:
+def _interleave(name: str, tensor: torch.Tensor, config: PretrainedConfig) -> torch.Tensor:
     """Llama's converter puts the two rotary halves of each q and k head side by side."""
     heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
     if "q_proj" not in name and "k_proj" not in name:

@@ -37,7 +37,7 @@ def quantize_in_place(model: PreTrainedModel) -> None:
 
 
 def error(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    return ((actual - expected).norm() / expected.norm()).item()
+    return float((actual - expected).norm() / expected.norm())
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

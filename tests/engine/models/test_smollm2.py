@@ -1,5 +1,7 @@
 """The default model: golden answers, sizes, and how far lower precision strays."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -29,7 +31,7 @@ def text(exact: DecoderModel) -> list[int]:
     return PROMPT + SequenceRunner(exact).greedy(PROMPT, 64)
 
 
-def load_as(checkpoint: Checkpoint, dtype: str, quantization: str) -> SequenceRunner:
+def load_as(checkpoint: Checkpoint, dtype: str, quantization: Any) -> SequenceRunner:
     torch_dtype = getattr(torch, dtype)
     return SequenceRunner(load_model(checkpoint, torch_dtype, quantization), torch_dtype)
 

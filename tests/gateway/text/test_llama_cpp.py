@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +27,7 @@ TEXT = st.lists(st.one_of(WORDS, st.text(max_size=8)), max_size=12).map("".join)
 
 
 @pytest.fixture(scope="module")
-def rival_of(vocabulary_path: Callable[[str], Path]) -> Callable[[str], "llama_cpp.Llama"]:
+def rival_of(vocabulary_path: Callable[[str], Path]) -> Callable[[str], Any]:
     return cache(
         lambda kind: llama_cpp.Llama(str(vocabulary_path(kind)), vocab_only=True, verbose=False)
     )
@@ -38,7 +39,7 @@ def rival_of(vocabulary_path: Callable[[str], Path]) -> Callable[[str], "llama_c
 def test_encoding_equals_llama_cpp(
     kind: str,
     tokenizer_of: Callable[[str], Tokenizer],
-    rival_of: Callable[[str], "llama_cpp.Llama"],
+    rival_of: Callable[[str], Any],
     text: str,
     add_special_tokens: bool,
 ) -> None:
@@ -53,7 +54,7 @@ def test_encoding_equals_llama_cpp(
 def test_decoding_equals_llama_cpp(
     kind: str,
     tokenizer_of: Callable[[str], Tokenizer],
-    rival_of: Callable[[str], "llama_cpp.Llama"],
+    rival_of: Callable[[str], Any],
     token_ids: list[int],
 ) -> None:
     tokenizer = tokenizer_of(kind)
