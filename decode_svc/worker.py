@@ -82,7 +82,7 @@ class DecodeWorker:
             self._deliver,
         )
         self._engine = EngineLoop(self._stepper, on_failure=parts.on_failure)
-        self._watchdog = Watchdog(self._engine, parts.on_failure)
+        self._watchdog = Watchdog((self._engine, parts.transfers), parts.on_failure)
 
     async def start(self) -> None:
         """Warms up, then takes work."""

@@ -1,8 +1,6 @@
 """The thread that owns an engine."""
 
-import sys
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -46,10 +44,10 @@ class EngineLoop:
         """
         return None if self._asleep else self._turns
 
-    def stack(self) -> str:
-        """Where the thread is just now, for a log."""
-        frame = sys._current_frames().get(self._thread.ident or 0)
-        return "".join(traceback.format_stack(frame)) if frame is not None else "it has ended"
+    @property
+    def thread(self) -> threading.Thread:
+        """For who watches it."""
+        return self._thread
 
     def start(self) -> None:
         self._thread.start()

@@ -65,6 +65,8 @@ class TransferThread:
         self._poll_until = 0.0
         self._last_event = 0.0
         self._pause = SHORTEST_PAUSE
+        self._turns = 0
+        self._asleep = True
 
     def start(self) -> None:
         """Starts the thread."""
@@ -84,6 +86,19 @@ class TransferThread:
     def alive(self) -> bool:
         """Whether the thread does its work; readiness depends on it."""
         return self._thread.is_alive() and not self._closed
+
+    @property
+    def thread(self) -> threading.Thread:
+        """For who watches it."""
+        return self._thread
+
+    @property
+    def turn(self) -> int | None:
+        """Number of the round under way; None while the thread waits.
+
+        A number that stands still is a call into the transport that does not come back.
+        """
+        return None if self._asleep else self._turns
 
     @property
     def polling(self) -> bool:
@@ -165,9 +180,12 @@ class TransferThread:
         failure: BaseException | None = None
         try:
             while self._wait():
+                self._turns += 1
+                self._asleep = False
                 self._run_inbox()
                 if self.polling and self._queue.step():
                     self._last_event = self._clock()
+                self._asleep = True
         except BaseException as error:
             log.exception("the transfer thread failed")
             failure = error

@@ -77,7 +77,7 @@ class PrefillWorker:
             scheduler, blocks, model.runner, engine_metrics, self._deliver
         )
         self._engine = EngineLoop(self._stepper, on_failure=parts.on_failure)
-        self._watchdog = Watchdog(self._engine, parts.on_failure)
+        self._watchdog = Watchdog((self._engine, parts.transfers), parts.on_failure)
         self._prompt_tokens = metrics.counter(
             "baton_prompt_tokens_total", "Tokens of computed prompts, cached ones included."
         )

@@ -59,6 +59,6 @@ async def test_a_stuck_engine_breaks_its_streams_and_ends_its_process_with_the_c
             await client.watch_until(other_role, is_quiet)
         assert await asyncio.to_thread(stuck.wait_exit) == 1
     log = "".join(stuck.log)
-    assert "the engine is stuck, here:" in log
+    assert "the engine thread is stuck, here:" in log
     assert "in hang_here" in log
-    assert "stopping at once: EngineStuck: no step has ended for" in log
+    assert "stopping at once: ThreadStuck: the engine thread is stuck for" in log

@@ -1,4 +1,4 @@
-"""When an engine counts as stuck (protocol 5.2)."""
+"""When a thread counts as stuck (protocol 5.2)."""
 
 import asyncio
 import threading
@@ -6,12 +6,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+import torch
 
 from engine.loop import EngineLoop
-from worker.watchdog import EngineStuck, Watchdog
+from kvtransfer.transfer_thread import TransferThread
+from kvtransfer.transport.base import Ended
+from kvtransfer.transport.local import LocalFabric, LocalTransport
+from worker.watchdog import ThreadStuck, Watchdog
 
 LIMIT = 10.0
 PATIENCE = 30.0
+
+
+def unexpected(error: BaseException) -> None:
+    raise AssertionError from error
 
 
 class Gate:
@@ -26,6 +34,18 @@ class Gate:
     def hang_in_here(self) -> None:
         self.entered.release()
         assert self.may_leave.acquire(timeout=PATIENCE)
+
+
+class HangingTransport(LocalTransport):
+    """Its poll comes back when the test wants it to."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__(torch.zeros(8, 4), "us", LocalFabric())
+        self._gate = gate
+
+    def poll(self) -> list[Ended]:
+        self._gate.hang_in_here()
+        return super().poll()
 
 
 @asynccontextmanager
@@ -55,20 +75,19 @@ async def until_asleep(engine: EngineLoop) -> None:
 
 async def test_a_step_that_takes_its_time_is_not_stuck_and_one_that_never_ends_is() -> None:
     async with busy_engine(Gate()) as engine:
-        watchdog = Watchdog(engine, not_expected)
-        assert not watchdog.look(0.5, LIMIT)
-        assert not watchdog.look(LIMIT, LIMIT)
-        assert watchdog.look(0.5, LIMIT)
-        assert "hang_in_here" in engine.stack()
+        watchdog = Watchdog((engine,), not_expected)
+        assert watchdog.look(0.5, LIMIT) is None
+        assert watchdog.look(LIMIT, LIMIT) is None
+        assert watchdog.look(0.5, LIMIT) is engine.thread
 
 
 async def test_long_steps_one_after_the_other_are_no_fault() -> None:
     gate = Gate()
     async with busy_engine(gate) as engine:
-        watchdog = Watchdog(engine, not_expected)
+        watchdog = Watchdog((engine,), not_expected)
         for _ in range(3):
             watchdog.look(0.5, LIMIT)
-            assert not watchdog.look(LIMIT - 1, LIMIT)
+            assert watchdog.look(LIMIT - 1, LIMIT) is None
             engine.post(gate.hang_in_here)
             gate.may_leave.release()
             assert await asyncio.to_thread(gate.entered.acquire, timeout=PATIENCE)
@@ -79,8 +98,22 @@ async def test_an_engine_without_work_may_sleep_for_ever() -> None:
     async with busy_engine(gate) as engine:
         gate.may_leave.release()
         await until_asleep(engine)
-        watchdog = Watchdog(engine, not_expected)
+        watchdog = Watchdog((engine,), not_expected)
         assert not any(watchdog.look(LIMIT, LIMIT) for _ in range(3))
+
+
+async def test_transfers_that_never_come_back_are_stuck_and_those_that_wait_are_not() -> None:
+    gate = Gate()
+    transfers = TransferThread(HangingTransport(gate))
+    watchdog = Watchdog((transfers,), unexpected)
+    transfers.start()
+    assert not any(watchdog.look(LIMIT, LIMIT) for _ in range(3))
+    transfers.linger(0.001)
+    assert await asyncio.to_thread(gate.entered.acquire, timeout=PATIENCE)
+    assert watchdog.look(0.5, LIMIT) is None
+    assert watchdog.look(LIMIT + 1, LIMIT) is transfers.thread
+    gate.may_leave.release()
+    await asyncio.to_thread(transfers.stop)
 
 
 async def test_a_stuck_engine_ends_the_worker_and_the_log_says_where(
@@ -88,9 +121,9 @@ async def test_a_stuck_engine_ends_the_worker_and_the_log_says_where(
 ) -> None:
     async with busy_engine(Gate()) as engine:
         given_up: asyncio.Future[BaseException] = asyncio.Future()
-        watchdog = Watchdog(engine, given_up.set_result)
+        watchdog = Watchdog((engine,), given_up.set_result)
         watchdog.start(0.1)
         error = await asyncio.wait_for(given_up, PATIENCE)
         watchdog.stop()
-    assert isinstance(error, EngineStuck)
+    assert isinstance(error, ThreadStuck)
     assert "hang_in_here" in caplog.text
