@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -11,7 +13,9 @@ import pytest
 from batonctl.doctor import machine, model, ports, transport
 from batonctl.doctor.check import Check, Verdict
 from batonctl.doctor.running import check_gateway, check_workers
+from chassis.model_store import resolve
 from tests.batonctl.command import baton
+from tests.batonctl.hidden_modules import without
 
 GIB = machine.GIB
 
@@ -96,6 +100,9 @@ def test_a_model_that_is_not_here_is_a_warning(
     store, missing = model.check_model("smollm2-135m")
     assert store.verdict == Verdict.OK
     assert (missing.verdict, missing.fix) == (Verdict.WARNING, "baton pull smollm2-135m")
+    _, unknown = model.check_model("smolm")
+    assert (unknown.verdict, unknown.fix) == (Verdict.FAILED, "name one of these with --model")
+    assert "smollm2-135m" in unknown.detail
 
 
 def test_a_broken_model_fails(tmp_path: Path) -> None:
@@ -103,6 +110,45 @@ def test_a_broken_model_fails(tmp_path: Path) -> None:
     broken.write_bytes(b"nonsense")
     _, check = model.check_model(str(broken))
     assert check.verdict == Verdict.FAILED
+
+
+def test_damage_to_the_model_is_found_wherever_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = resolve("smollm2-135m").path
+    stored = tmp_path / "models" / "smollm2-135m"
+    shutil.copytree(whole.parent, stored)
+    monkeypatch.setenv("BATON_MODEL_DIR", str(tmp_path))
+    with (stored / whole.name).open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"!")
+    _, changed = model.check_model("smollm2-135m")
+    assert changed.verdict == Verdict.FAILED and "sha256 differs" in changed.detail
+    assert changed.fix == f"remove {stored}, then baton pull smollm2-135m"
+    os.truncate(stored / whole.name, 50_000_000)
+    _, cut = model.check_model("smollm2-135m")
+    assert (cut.verdict, cut.fix) == (Verdict.FAILED, "baton pull smollm2-135m")
+    assert "truncated" in cut.detail
+
+
+def test_a_store_that_is_no_folder_fails_with_the_variable_that_moves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch(mode=0o400)
+    monkeypatch.setenv("BATON_MODEL_DIR", str(tmp_path / "file" / "store"))
+    store, _ = model.check_model("smollm2-135m")
+    assert store.verdict == Verdict.FAILED
+    assert "BATON_MODEL_DIR" in store.fix
+
+
+def test_without_the_engine_only_what_needs_it_is_left_out(tmp_path: Path) -> None:
+    run = baton("doctor", "--json", env=without(tmp_path, "nixl_cu13"))
+    checks = {check["name"]: check for check in json.loads(run.stdout)["checks"]}
+    assert run.returncode == 1
+    assert checks["engine"]["detail"].startswith("not installed: nixl_cu13")
+    assert "pip install 'baton-serve[engine]'" in checks["engine"]["fix"]
+    assert checks["transport"]["verdict"] == "skipped"
+    assert checks["model"]["verdict"] == "ok"
 
 
 def test_a_stack_that_must_be_there_and_is_not_fails() -> None:
