@@ -3,18 +3,16 @@
 import json
 import os
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
 from chassis import telemetry
 from chassis.telemetry import SpanKind, TraceContext, extract, start_span, wall_ns
 from tests.chassis.trace_file import facts, written
+from tests.e2e.trace_collector import collecting
 
 REMOTE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -159,46 +157,17 @@ def test_the_resource_says_who_and_the_environment_may_say_otherwise(
     assert (given["service.name"], given["deployment.environment.name"]) == ("mine", "lab")
 
 
-class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """Keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.requests: list[trace_service_pb2.ExportTraceServiceRequest] = []
-
-    def Export(self, request: Any, context: Any) -> Any:
-        self.requests.append(request)
-        return trace_service_pb2.ExportTraceServiceResponse()
-
-
-@pytest.fixture
-def collector(monkeypatch: pytest.MonkeyPatch, trace_dir: Path) -> Iterator[Collector]:
-    servicer = Collector()
-    server = grpc.server(ThreadPoolExecutor(1))
-    add_servicer: Any = trace_service_pb2_grpc.add_TraceServiceServicer_to_server
-    add_servicer(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
-    yield servicer
-    server.stop(None).wait()
-
-
 def test_with_an_endpoint_spans_go_to_the_collector_and_to_no_file(
-    collector: Collector, trace_dir: Path
+    monkeypatch: pytest.MonkeyPatch, trace_dir: Path
 ) -> None:
-    telemetry.setup("decode")
-    with start_span("root") as root:
-        start_span("child", parent=root).end()
-    telemetry.shutdown()
-    spans = [
-        span
-        for request in collector.requests
-        for resource in request.resource_spans
-        for scope in resource.scope_spans
-        for span in scope.spans
-    ]
-    assert {span.name for span in spans} == {"root", "child"}
-    assert {span.trace_id.hex() for span in spans} == {root.trace_id}
+    with collecting() as (collector, endpoint):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        telemetry.setup("decode")
+        with start_span("root") as root:
+            start_span("child", parent=root).end()
+        telemetry.shutdown()
+    assert {span.name for span in collector.spans} == {"root", "child"}
+    assert {span.trace_id for span in collector.spans} == {root.trace_id}
     assert not trace_dir.exists()
 
 
