@@ -46,10 +46,10 @@ def examine(address: str | None, workers: Sequence[str], model: str) -> list[Che
     """All checks, from the machine outwards."""
     stack = asyncio.run(_examine_stack(address, workers))
     stack_runs = any(check.name == "stack" and check.verdict == Verdict.OK for check in stack)
-    checks = check_machine()
+    checks = check_machine(stack_runs=stack_runs)
     checks += check_ports(stack_runs=stack_runs)
     checks += check_model(model)
-    if any(check.name == "engine" and check.verdict == Verdict.FAILED for check in checks):
+    if any(check.name == "engine" and check.verdict != Verdict.OK for check in checks):
         checks.append(skipped("transport", "needs the engine extra"))
     else:
         checks.append(check_transport())

@@ -21,8 +21,8 @@ COMFORTABLE_SHARED_MEMORY = 64 << 20
 _VECTOR_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 
 
-def check_machine() -> list[Check]:
-    """All checks that need nothing but this machine."""
+def check_machine(*, stack_runs: bool) -> list[Check]:
+    """All checks that need nothing but this machine; ``stack_runs``: somewhere, and is asked."""
     return [
         check_python(sys.version_info[:2]),
         check_platform(sys.platform),
@@ -30,7 +30,7 @@ def check_machine() -> list[Check]:
         check_memory(_meminfo("MemAvailable")),
         check_cpu_flags(platform.machine(), _cpu_flags()),
         check_shared_memory(SHARED_MEMORY),
-        check_engine_parts(missing_engine_parts()),
+        check_engine_parts(missing_engine_parts(), stack_runs=stack_runs),
     ]
 
 
@@ -99,11 +99,12 @@ def check_shared_memory(folder: Path) -> Check:
     )
 
 
-def check_engine_parts(missing: Sequence[str]) -> Check:
-    """Whether workers can run here; the client and the gateway need none of it."""
+def check_engine_parts(missing: Sequence[str], *, stack_runs: bool) -> Check:
+    """Whether workers can run here; who has a stack to talk to need not run any."""
     if not missing:
         return ok("engine", "torch, safetensors and NIXL are installed")
-    return failed(
+    verdict = warning if stack_runs else failed
+    return verdict(
         "engine",
         f"not installed: {', '.join(missing)}; only client and gateway run here",
         f"install the engine extra: {INSTALL_ENGINE}",

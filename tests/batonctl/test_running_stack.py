@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from batonctl.ports import find_free_ports
 from tests.batonctl.command import PATIENCE, Running, baton
+from tests.batonctl.hidden_modules import without
 from tests.batonctl.terminal import Terminal
 
 FRANCE = ("The capital of France is", "--temperature", "0", "--max-tokens", "5")
@@ -191,6 +193,16 @@ def test_doctor_knows_the_stack_and_its_workers(stack: Stack) -> None:
     assert "4 tokens in" in checks["request"]["detail"]
     assert checks[f"worker {stack.prefill}"]["detail"].startswith("prefill, smollm2-135m")
     assert checks["pairing"]["verdict"] == "ok"
+
+
+def test_doctor_asks_no_engine_of_a_machine_that_only_talks_to_a_stack(
+    stack: Stack, tmp_path: Path
+) -> None:
+    env = without(tmp_path, "torch", "safetensors", "nixl_cu13")
+    run = baton("doctor", "--json", "--address", stack.gateway, env=env)
+    checks = {check["name"]: check for check in json.loads(run.stdout)["checks"]}
+    verdicts = [checks[name]["verdict"] for name in ("engine", "transport", "request")]
+    assert verdicts == ["warning", "skipped", "ok"]
 
 
 def test_doctor_says_how_to_fix_a_worker_that_is_not_there(stack: Stack) -> None:
