@@ -8,6 +8,7 @@ import pytest
 
 from batonctl.cli.app import app
 from batonctl.service_spec import Role
+from chassis.lifecycle import CLOSE_SECONDS
 from chassis.server import ServerSettings
 from chassis.settings import resolve_settings
 from decode_svc.config import DecodeSettings
@@ -123,9 +124,11 @@ def test_health_checks_use_flags_that_the_command_has() -> None:
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_stop_waits_longer_than_the_drain(services: dict[str, Any], name: str) -> None:
+def test_a_stop_waits_longer_than_draining_and_closing_may_take(
+    services: dict[str, Any], name: str
+) -> None:
     grace = settings_of(name, services[name]).server.drain_grace
-    assert seconds(services[name]["stop_grace_period"]) > grace
+    assert seconds(services[name]["stop_grace_period"]) > grace + CLOSE_SECONDS
 
 
 def test_workers_share_an_ipc_namespace_with_room(services: dict[str, Any]) -> None:
