@@ -13,6 +13,9 @@ from chassis.errors import InvalidArgument, ResourceExhausted, ServiceError, Vio
 from chassis.interceptor import FACTORIES, Context, Handler
 from chassis.wire_format import invalid_text_field, largest_field
 
+# Looks at the bytes of a request message; the error refuses it.
+Guard = Callable[[Descriptor, bytes], ServiceError | None]
+
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
@@ -25,11 +28,12 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
     """Innermost interceptor, for calls with one request message.
 
     gRPC itself would answer such a message without details, or with UNKNOWN where it cannot be
-    decoded. The handler never sees it.
+    decoded. The handler never sees it. ``guard`` may refuse more, before a message is decoded.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, guard: Guard | None = None) -> None:
         self._limit = limit
+        self._guard = guard
 
     async def intercept_service(
         self,
@@ -56,6 +60,8 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         def decode_or_refuse(data: bytes) -> Any:
             if len(data) > self._limit:
                 return _Refused(_too_large(descriptor, data, self._limit))
+            if self._guard is not None and (error := self._guard(descriptor, data)) is not None:
+                return _Refused(error)
             try:
                 return decode(data)
             except DecodeError:

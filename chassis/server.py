@@ -12,7 +12,7 @@ from chassis.error_interceptor import ErrorInterceptor
 from chassis.error_table import ErrorTable
 from chassis.health import SERVICE_NAME as HEALTH_NAME
 from chassis.health import Health, add_health
-from chassis.request_interceptor import RequestInterceptor
+from chassis.request_interceptor import Guard, RequestInterceptor
 from chassis.settings import setting
 from chassis.trace_interceptor import TraceInterceptor
 
@@ -70,6 +70,7 @@ class Server:
         *,
         errors: ErrorTable,
         profile: Profile = PUBLIC,
+        guard: Guard | None = None,
         reuse_port: bool = False,
         untraced: Sequence[str] = (),
     ) -> None:
@@ -80,7 +81,7 @@ class Server:
             interceptors=(
                 TraceInterceptor(untraced),
                 ErrorInterceptor(errors),
-                RequestInterceptor(MESSAGE_LIMIT),
+                RequestInterceptor(MESSAGE_LIMIT, guard),
             ),
             options=server_options(settings, profile, reuse_port=reuse_port),
         )
@@ -117,13 +118,14 @@ def create_server(
     *,
     errors: ErrorTable | None = None,
     profile: Profile = PUBLIC,
+    guard: Guard | None = None,
     reuse_port: bool = False,
     untraced: Sequence[str] = (),
 ) -> Server:
     """A server that is not started yet.
 
     ``errors`` translates the exceptions of the packages below; ``profile`` says how it watches its
-    callers; ``reuse_port`` lets several
+    callers; ``guard`` may refuse requests by their bytes; ``reuse_port`` lets several
     processes share the port; ``untraced`` names methods or services, by prefix
     (``/baton.v1.KvTransferService/``), that get no span of their own.
     """
@@ -132,6 +134,7 @@ def create_server(
         services,
         errors=errors or ErrorTable(),
         profile=profile,
+        guard=guard,
         reuse_port=reuse_port,
         untraced=untraced,
     )

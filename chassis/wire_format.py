@@ -6,7 +6,7 @@ from itertools import islice
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 # Naming a field is a courtesy: it must not cost more than refusing the message saves.
-MAX_FIELDS = 10_000
+MAX_FIELDS = 1_000
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 
 

@@ -59,21 +59,26 @@ class Admission:
         estimate = (len(self._queue) + 1) * self._gap_seconds
         return min(max(estimate, _MIN_RETRY_SECONDS), self._limits.max_wait_seconds)
 
+    def check_room(self) -> None:
+        """Raises ResourceExhausted (QUEUE_FULL) where ``enter`` would raise it now."""
+        if len(self._queue) < self._limits.max_waiting or not self._is_full:
+            return
+        raise ResourceExhausted(
+            f"{len(self._queue)} requests are waiting already",
+            reason="QUEUE_FULL",
+            retry_after=self.retry_after(),
+        )
+
     async def enter(self) -> None:
         """Takes a place, after waiting for one if need be; the caller must ``leave`` it.
 
         Raises ResourceExhausted, with the time after which a retry may fare better: QUEUE_FULL at
         once when too many wait, QUEUE_TIMEOUT when no place came free in time.
         """
-        if self._in_flight < self._limits.max_in_flight:
+        if not self._is_full:
             self._in_flight += 1
             return
-        if len(self._queue) >= self._limits.max_waiting:
-            raise ResourceExhausted(
-                f"{len(self._queue)} requests are waiting already",
-                reason="QUEUE_FULL",
-                retry_after=self.retry_after(),
-            )
+        self.check_room()
         turn = asyncio.get_running_loop().create_future()
         self._queue.append(turn)
         self._on_change(len(self._queue))
@@ -103,6 +108,10 @@ class Admission:
         self._in_flight -= 1
         self._last_turn = 0.0
         self._on_change(0)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._in_flight >= self._limits.max_in_flight
 
     def refuse_waiting(self, error: ServiceError) -> None:
         """Nobody's turn will come any more: all who wait are told so."""

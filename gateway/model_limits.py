@@ -8,6 +8,9 @@ from gateway.tokenizer import Tokenizer
 # More bytes a token than this, on average over a whole prompt, is no text anybody sends: runs of
 # spaces and rules of dashes reach it, prose and code stay near four.
 _MAX_MEAN_TOKEN_BYTES = 32
+# What a message needs beside a prompt's text: a few bytes a turn or token, and the sampling.
+_MESSAGE_BYTES_PER_TOKEN = 16
+_OTHER_MESSAGE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +30,9 @@ class ModelLimits:
         )
         token_bytes = min(tokenizer.max_token_bytes, _MAX_MEAN_TOKEN_BYTES)
         return cls(tokenizer.vocab_size, context, context * token_bytes)
+
+    @property
+    def max_request_bytes(self) -> int:
+        """No request that can be served has more bytes on the wire."""
+        per_token = _MESSAGE_BYTES_PER_TOKEN * self.max_context_tokens
+        return self.max_prompt_bytes + per_token + _OTHER_MESSAGE_BYTES

@@ -13,13 +13,12 @@ from gateway.choice import Choice
 from gateway.choice_text import ChoiceText
 from gateway.generation import Generation, GenerationLimits, GenerationTask
 from gateway.model_limits import ModelLimits
+from gateway.prompt import reading_size
 from gateway.request_clock import RequestClock
 from gateway.router import Demand, Router
+from gateway.text_work import TextWork
 from gateway.tokenizer import Tokenizer
 from gateway.validation import ValidatedRequest, check_request, finish_request
-
-# Shorter prompts are tokenized in less time than the way to a thread and back takes.
-_MAX_CHARS_ON_LOOP = 2048
 
 
 class Orchestrator:
@@ -28,11 +27,13 @@ class Orchestrator:
     def __init__(
         self,
         tokenizer: Tokenizer,
+        text_work: TextWork,
         router: Router,
         admission: Admission,
         limits: GenerationLimits,
     ) -> None:
         self._tokenizer = tokenizer
+        self._text_work = text_work
         self._router = router
         self._admission = admission
         self._limits = limits
@@ -58,6 +59,9 @@ class Orchestrator:
         workers, draining) or ResourceExhausted (the queue); its readers' errors pass through.
         """
         with self._open():
+            check_request(request, self.model_limits)
+            # Where there is no room now, none is made by reading the prompt first.
+            self._admission.check_room()
             validated = await self._validate(request, clock)
             self._router.choose(_demand(validated))
             with start_span("admission.wait", parent=span):
@@ -87,15 +91,12 @@ class Orchestrator:
         self, request: generation_pb2.GenerateRequest, clock: RequestClock
     ) -> ValidatedRequest:
         limits = self.model_limits
-        check_request(request, limits)
         began = time.monotonic()
         with start_span("tokenize") as span:
-            if num_chars(request.prompt) > _MAX_CHARS_ON_LOOP:
-                validated = await asyncio.to_thread(
-                    finish_request, request, self._tokenizer, limits
-                )
-            else:
-                validated = finish_request(request, self._tokenizer, limits)
+            validated = await self._text_work.run(
+                reading_size(request.prompt),
+                lambda: finish_request(request, self._tokenizer, limits),
+            )
             span.set({"gen_ai.usage.input_tokens": len(validated.prompt_token_ids)})
         clock.tokenize_seconds = time.monotonic() - began
         return validated
@@ -141,11 +142,6 @@ class Orchestrator:
             self._num_open -= 1
             if not self._num_open:
                 self._emptied.set()
-
-
-def num_chars(prompt: generation_pb2.Prompt) -> int:
-    """Characters that tokenizing a prompt has to read."""
-    return len(prompt.text) + sum(len(message.content) for message in prompt.chat.messages)
 
 
 def _draining() -> Unavailable:

@@ -24,32 +24,34 @@ _ROLE_NAMES = {
 _MAX_TEMPLATE_CHARS = 1 << 16
 
 
+# A turn of a conversation takes as long to render as so many characters to encode, and this many
+# token ids as long to check as one.
+_CHARS_PER_MESSAGE = 100
+_IDS_PER_CHAR = 16
+
+
 def check_prompt(prompt: Prompt, limits: ModelLimits) -> None:
-    """Refuses what needs no tokenizing to be refused; cheap whatever the prompt's size.
+    """Refuses what can be refused at once, whatever the prompt's size: counts, and no contents.
 
     Raises InvalidArgument.
     """
     form = prompt.WhichOneof("form")
     if form is None:
         raise refuse(Reason.PROMPT_MISSING, "prompt", "set one of text, token_ids and chat")
-    if form == "text":
-        _check_size([prompt.text], "prompt.text", limits)
-    elif form == "token_ids":
-        check_token_ids(prompt.token_ids.ids, "prompt.token_ids.ids", limits)
-    else:
-        _check_chat(prompt.chat, limits)
+    if form == "token_ids":
+        _check_num_ids(prompt.token_ids.ids, "prompt.token_ids.ids", limits)
+    elif form == "chat" and len(prompt.chat.messages) > limits.max_context_tokens:
+        raise refuse(
+            Reason.PROMPT_TOO_LARGE,
+            "prompt.chat.messages",
+            f"{len(prompt.chat.messages)} messages do not fit a context of "
+            f"{limits.max_context_tokens} tokens",
+        )
 
 
 def check_token_ids(ids: Sequence[int], field: str, limits: ModelLimits) -> None:
     """Raises InvalidArgument for no ids, more than a context holds, or one that is unknown."""
-    if not ids:
-        raise refuse(Reason.PROMPT_EMPTY, field, "must not be empty")
-    if len(ids) > limits.max_context_tokens:
-        raise refuse(
-            Reason.CONTEXT_EXCEEDED,
-            field,
-            f"{len(ids)} tokens are more than the context of {limits.max_context_tokens}",
-        )
+    _check_num_ids(ids, field, limits)
     if max(ids) >= limits.vocab_size:
         index = next(i for i, token_id in enumerate(ids) if token_id >= limits.vocab_size)
         raise refuse(
@@ -59,18 +61,41 @@ def check_token_ids(ids: Sequence[int], field: str, limits: ModelLimits) -> None
         )
 
 
+def reading_size(prompt: Prompt) -> int:
+    """How long ``encode_prompt`` will take, in characters of plain text."""
+    if prompt.HasField("token_ids"):
+        return len(prompt.token_ids.ids) // _IDS_PER_CHAR
+    # The text itself would have to be decoded first.
+    return prompt.ByteSize() + _CHARS_PER_MESSAGE * len(prompt.chat.messages)
+
+
 def encode_prompt(prompt: Prompt, tokenizer: Tokenizer, limits: ModelLimits) -> list[int]:
-    """Token ids of a prompt that passed ``check_prompt``; safe, and for long text best, in a
+    """Token ids of a prompt that passed ``check_prompt``; safe, and for a long one best, in a
     thread.
 
-    Raises InvalidArgument where there is no chat template, or it refuses the messages.
+    Raises InvalidArgument for wrong contents, and where there is no chat template, or it refuses
+    the messages.
     """
     form = prompt.WhichOneof("form")
     if form == "token_ids":
+        check_token_ids(prompt.token_ids.ids, "prompt.token_ids.ids", limits)
         return list(prompt.token_ids.ids)
     if form == "text":
+        _check_size([prompt.text], "prompt.text", limits)
         return tokenizer.encode(prompt.text)
+    _check_chat(prompt.chat, limits)
     return _encode_chat(prompt.chat, tokenizer, limits)
+
+
+def _check_num_ids(ids: Sequence[int], field: str, limits: ModelLimits) -> None:
+    if not ids:
+        raise refuse(Reason.PROMPT_EMPTY, field, "must not be empty")
+    if len(ids) > limits.max_context_tokens:
+        raise refuse(
+            Reason.CONTEXT_EXCEEDED,
+            field,
+            f"{len(ids)} tokens are more than the context of {limits.max_context_tokens}",
+        )
 
 
 def _check_size(texts: Sequence[str], field: str, limits: ModelLimits) -> None:
@@ -92,13 +117,6 @@ def _check_size(texts: Sequence[str], field: str, limits: ModelLimits) -> None:
 
 def _check_chat(chat: Chat, limits: ModelLimits) -> None:
     field = "prompt.chat.messages"
-    if len(chat.messages) > limits.max_context_tokens:
-        raise refuse(
-            Reason.PROMPT_TOO_LARGE,
-            field,
-            f"{len(chat.messages)} messages do not fit a context of "
-            f"{limits.max_context_tokens} tokens",
-        )
     _check_size([message.content for message in chat.messages], field, limits)
     complaints = Complaints()
     for i, message in enumerate(chat.messages):

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -16,17 +17,23 @@ from gateway.admission import Admission, AdmissionLimits
 from gateway.config import GatewaySettings
 from gateway.generation import GenerationLimits
 from gateway.metrics import GatewayMetrics
+from gateway.model_limits import ModelLimits
 from gateway.orchestrator import Orchestrator
+from gateway.request_guard import RequestGuard
 from gateway.resolver import Resolver
 from gateway.router import Router
 from gateway.servicer import GenerationServicer
-from gateway.tokenizer import load_tokenizer
+from gateway.text_work import TextWork
+from gateway.tokenizer import Tokenizer, load_tokenizer
 from gateway.tokenizer.errors import TokenizerError
 from gateway.worker_pool import WorkerPool
 
 log = logging.getLogger(__name__)
 
 SERVICES = ("baton.v1.GenerationService",)
+# At the default of 5 ms each thread that renders a conversation holds up the event loop so long,
+# again and again.
+SWITCH_INTERVAL = 0.0002
 
 
 async def serve(
@@ -38,6 +45,7 @@ async def serve(
     with the reason. ``shares_port``: other processes listen on the same port, and the metrics
     page is the parent's. Raises CannotStart.
     """
+    sys.setswitchinterval(SWITCH_INTERVAL)
     try:
         model = resolve(settings.model)
     except ServiceError as error:
@@ -57,8 +65,14 @@ async def serve(
         await stack.enter_async_context(pool.running())
         router = Router(pool)
         await stack.enter_async_context(_counting_workers(pool, router, metrics))
-        orchestrator, servicer = await _service(settings, model, router, metrics)
-        server = create_server(settings.server, SERVICES, reuse_port=shares_port)
+        tokenizer = await _load_tokenizer(model)
+        orchestrator, servicer = _service(settings, model.name, tokenizer, router, metrics)
+        server = create_server(
+            settings.server,
+            SERVICES,
+            guard=RequestGuard(ModelLimits.of(tokenizer)),
+            reuse_port=shares_port,
+        )
         gateway_pb2_grpc.add_GenerationServiceServicer_to_server(servicer, server.grpc)
         if not shares_port:
             stack.enter_context(serve_page(registry, settings.server))
@@ -94,20 +108,28 @@ async def _counting_workers(
         task.cancel()
 
 
-async def _service(
-    settings: GatewaySettings, model: LocalModel, router: Router, metrics: GatewayMetrics
-) -> tuple[Orchestrator, GenerationServicer]:
+async def _load_tokenizer(model: LocalModel) -> Tokenizer:
     try:
-        tokenizer = await asyncio.to_thread(load_tokenizer, model.path)
+        return await asyncio.to_thread(load_tokenizer, model.path)
     except TokenizerError as error:
         raise CannotStart(str(error)) from error
+
+
+def _service(
+    settings: GatewaySettings,
+    model: str,
+    tokenizer: Tokenizer,
+    router: Router,
+    metrics: GatewayMetrics,
+) -> tuple[Orchestrator, GenerationServicer]:
+    text_work = TextWork(settings.max_queue, settings.max_queue_seconds)
     admission = Admission(
         AdmissionLimits(settings.max_in_flight, settings.max_queue, settings.max_queue_seconds),
         metrics.set_waiting,
     )
     limits = GenerationLimits(settings.max_attempts, settings.max_unread_tokens)
-    orchestrator = Orchestrator(tokenizer, router, admission, limits)
+    orchestrator = Orchestrator(tokenizer, text_work, router, admission, limits)
     servicer = GenerationServicer(
-        model.name, tokenizer, router, orchestrator, metrics, settings.max_request_seconds
+        model, tokenizer, text_work, router, orchestrator, metrics, settings.max_request_seconds
     )
     return orchestrator, servicer

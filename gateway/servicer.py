@@ -16,10 +16,11 @@ from gateway.answer import Answer
 from gateway.generation import Generation
 from gateway.metrics import GatewayMetrics
 from gateway.orchestrator import Orchestrator
-from gateway.prompt import check_prompt, check_token_ids, encode_prompt
+from gateway.prompt import check_prompt, check_token_ids, encode_prompt, reading_size
 from gateway.reasons import Reason
 from gateway.request_clock import RequestClock
 from gateway.router import Router
+from gateway.text_work import TextWork
 from gateway.tokenizer import Tokenizer
 
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
@@ -35,6 +36,7 @@ class GenerationServicer(gateway_pb2_grpc.GenerationServiceServicer):
         self,
         model: str,
         tokenizer: Tokenizer,
+        text_work: TextWork,
         router: Router,
         orchestrator: Orchestrator,
         metrics: GatewayMetrics,
@@ -43,6 +45,7 @@ class GenerationServicer(gateway_pb2_grpc.GenerationServiceServicer):
         """``model`` is the only name that requests may use."""
         self._model = model
         self._tokenizer = tokenizer
+        self._text_work = text_work
         self._router = router
         self._orchestrator = orchestrator
         self._metrics = metrics
@@ -81,17 +84,26 @@ class GenerationServicer(gateway_pb2_grpc.GenerationServiceServicer):
         self._check_model(request.model)
         limits = self._orchestrator.model_limits
         check_prompt(request.prompt, limits)
-        ids = await asyncio.to_thread(encode_prompt, request.prompt, self._tokenizer, limits)
-        texts = [self._tokenizer.token_text(token_id) for token_id in ids]
-        return gateway_pb2.TokenizeResponse(token_ids=ids, tokens=texts)
+
+        def tokenize() -> gateway_pb2.TokenizeResponse:
+            ids = encode_prompt(request.prompt, self._tokenizer, limits)
+            texts = [self._tokenizer.token_text(token_id) for token_id in ids]
+            return gateway_pb2.TokenizeResponse(token_ids=ids, tokens=texts)
+
+        return await self._text_work.run(reading_size(request.prompt), tokenize)
 
     async def Detokenize(
         self, request: gateway_pb2.DetokenizeRequest, context: _Context
     ) -> gateway_pb2.DetokenizeResponse:
         self._check_model(request.model)
-        check_token_ids(request.token_ids, "token_ids", self._orchestrator.model_limits)
-        text = self._tokenizer.decode(request.token_ids, request.skip_special_tokens)
-        return gateway_pb2.DetokenizeResponse(text=text)
+        limits = self._orchestrator.model_limits
+
+        def detokenize() -> gateway_pb2.DetokenizeResponse:
+            check_token_ids(request.token_ids, "token_ids", limits)
+            text = self._tokenizer.decode(request.token_ids, request.skip_special_tokens)
+            return gateway_pb2.DetokenizeResponse(text=text)
+
+        return await self._text_work.run(len(request.token_ids), detokenize)
 
     async def ListModels(
         self, request: gateway_pb2.ListModelsRequest, context: _Context

@@ -19,7 +19,7 @@ class ValidatedRequest:
 
 
 def check_request(request: GenerateRequest, limits: ModelLimits) -> None:
-    """Refuses what can be refused without tokenizing; some microseconds, whatever the size.
+    """Refuses what can be refused without reading the prompt; quick, whatever the size.
 
     Raises InvalidArgument with a reason and the fields.
     """
@@ -30,7 +30,7 @@ def check_request(request: GenerateRequest, limits: ModelLimits) -> None:
 def finish_request(
     request: GenerateRequest, tokenizer: Tokenizer, limits: ModelLimits
 ) -> ValidatedRequest:
-    """Tokenizes a request that passed ``check_request`` and resolves its defaults.
+    """Reads the prompt of a request that passed ``check_request`` and resolves its defaults.
 
     Safe in a thread, and best run in one where the prompt is long. Raises InvalidArgument.
     """

@@ -15,10 +15,13 @@ from chassis.server import ServerSettings, create_server
 from gateway.admission import Admission, AdmissionLimits
 from gateway.generation import GenerationLimits
 from gateway.metrics import GatewayMetrics
+from gateway.model_limits import ModelLimits
 from gateway.orchestrator import Orchestrator
+from gateway.request_guard import RequestGuard
 from gateway.resolver import Resolver
 from gateway.router import Router
 from gateway.servicer import GenerationServicer
+from gateway.text_work import TextWork
 from gateway.tokenizer import Tokenizer
 from gateway.worker_pool import WorkerPool
 from tests.gateway.scripted_workers import (
@@ -39,6 +42,7 @@ class StageOptions:
     admission: AdmissionLimits = field(default_factory=lambda: AdmissionLimits(256, 256, 30.0))
     limits: GenerationLimits = field(default_factory=lambda: GenerationLimits(4, 4096))
     max_request_seconds: float = 60.0
+    text_work: TextWork = field(default_factory=lambda: TextWork(256, 30.0))
 
 
 class Stage:
@@ -101,11 +105,18 @@ async def on_stage(tokenizer: Tokenizer, options: StageOptions) -> AsyncIterator
         router = Router(pool)
         queue_lengths: asyncio.Queue[int] = asyncio.Queue()
         admission = Admission(options.admission, queue_lengths.put_nowait)
-        orchestrator = Orchestrator(tokenizer, router, admission, options.limits)
+        orchestrator = Orchestrator(tokenizer, options.text_work, router, admission, options.limits)
         servicer = GenerationServicer(
-            MODEL, tokenizer, router, orchestrator, metrics, options.max_request_seconds
+            MODEL,
+            tokenizer,
+            options.text_work,
+            router,
+            orchestrator,
+            metrics,
+            options.max_request_seconds,
         )
-        server = create_server(ServerSettings(), ["baton.v1.GenerationService"])
+        guard = RequestGuard(ModelLimits.of(tokenizer))
+        server = create_server(ServerSettings(), ["baton.v1.GenerationService"], guard=guard)
         gateway_pb2_grpc.add_GenerationServiceServicer_to_server(servicer, server.grpc)
         await server.start()
         stack.push_async_callback(server.stop, None)
