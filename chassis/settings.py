@@ -201,7 +201,7 @@ def _describe(kind: Any) -> str:
     if origin is typing.Literal:
         return "one of " + ", ".join(str(argument) for argument in arguments)
     if origin is tuple:
-        return f"a comma-separated list of {_describe(arguments[0])}"
+        return "a comma-separated list"
     names = {int: "a whole number", float: "a number", bool: "true or false"}
     return names.get(kind, "a text")
 
@@ -223,6 +223,8 @@ def _read_yaml(path: str, options: Mapping[str, _Option]) -> dict[str, object]:
 def _parser(cls: type[Any], service: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"python -m {service}" if service == "gateway" else f"python -m {service}_svc",
+        # All of them would bury the one line that says what is wrong.
+        usage="%(prog)s [--SETTING VALUE ...]",
         description=(cls.__doc__ or "").strip(),
         epilog="Order: flag, environment, YAML file, default. Seconds may have fractions.",
         allow_abbrev=False,
@@ -231,18 +233,38 @@ def _parser(cls: type[Any], service: str) -> argparse.ArgumentParser:
         "--config", metavar="FILE", help=f"YAML file of settings [{_env_name(service, 'config')}]"
     )
     for option in _options(cls):
-        shown = "none" if option.default in (None, ()) else option.default
         env = _env_name(service, option.name)
-        text = f"{option.meta.help}; {_describe(option.kind)} (default: {shown}) [{env}]"
+        text = f"{option.meta.help} (default: {_shown(option.default)}) [{env}]"
         parser.add_argument(
             _flag_name(option.name),
-            metavar=option.name.rsplit("_", 1)[-1].upper(),
+            metavar=_metavar(option.kind),
             # argparse formats help with %, so a literal one must be doubled.
             help=text.replace("%", "%%"),
             nargs="?" if option.kind is bool else None,
             const="true" if option.kind is bool else None,
         )
     return parser
+
+
+def _metavar(kind: Any) -> str:
+    """What a flag takes."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return next(_metavar(a) for a in arguments if a is not types.NoneType)
+    if origin is typing.Literal:
+        return "|".join(str(argument) for argument in arguments)
+    if origin is tuple:
+        return f"{_metavar(arguments[0])},..."
+    return {int: "N", float: "NUMBER", bool: "true|false", Path: "PATH"}.get(kind, "TEXT")
+
+
+def _shown(default: object) -> str:
+    """A default, as a flag would take it."""
+    if default in (None, ()):
+        return "none"
+    if isinstance(default, tuple):
+        return ",".join(str(item) for item in default)
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def _flag_name(key: str) -> str:

@@ -151,7 +151,9 @@ def test_an_unknown_flag_exits_with_2(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit) as caught:
         load_settings(Sample, "gateway", ["--queue-limits", "1"], {})
     assert caught.value.code == 2
-    assert "--queue-limits" in capsys.readouterr().err
+    usage, complaint = capsys.readouterr().err.splitlines()
+    assert usage == "usage: python -m gateway [--SETTING VALUE ...]"
+    assert "--queue-limits" in complaint
 
 
 def test_a_bad_value_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,5 +175,8 @@ def test_help_names_every_setting_its_default_and_its_variable(
     for name in names:
         assert "--" + name.replace("_", "-") in text
         assert f"[BATON_PREFILL_{name.upper()}]" in text
-    assert "100 % is 1; a number (default: 0.9)" in text
+    assert "--share NUMBER 100 % is 1 (default: 0.9)" in text
+    assert "--dtype float32|bfloat16 number format" in text
+    assert "--drain-grace NUMBER" in text and "(default: 30)" in text
+    assert "--peers TEXT,... addresses (default: none)" in text
     assert "(default: 7100)" in text
