@@ -20,7 +20,7 @@ def main() -> int:
     try:
         from decode_svc.server import serve
     except ModuleNotFoundError as error:
-        log.error("cannot start: %s; install the engine extra: pip install -e '.[engine]'", error)
+        log.error("cannot start: %s; get it with pip install 'baton-serve[engine]'", error)
         return 1
 
     return run(partial(serve, settings))
