@@ -22,6 +22,8 @@ from typing import Any, TypeVar, cast
 
 import yaml
 
+from chassis.service_links import without_service_links
+
 T = TypeVar("T")
 
 
@@ -76,6 +78,7 @@ def resolve_settings(
     """Merges the sources; raises SettingsError. ``flags`` holds unparsed text, None where unset."""
     options = {option.name: option for option in _options(cls)}
     values: dict[str, object] = {}
+    environ = without_service_links(environ)
     config = flags.get("config") or environ.get(_env_name(service, "config"))
     if config:
         for key, value in _read_yaml(config, options).items():

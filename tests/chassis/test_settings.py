@@ -93,6 +93,41 @@ def test_a_bad_value_is_refused_by_name(flags: dict[str, str | None], message: s
     assert str(caught.value) == message
 
 
+KUBERNETES = {
+    "BATON_GATEWAY_SERVICE_HOST": "10.0.0.1",
+    "BATON_GATEWAY_SERVICE_PORT": "7100",
+    "BATON_GATEWAY_SERVICE_PORT_GRPC": "7100",
+    "BATON_GATEWAY_PORT": "tcp://10.0.0.1:7100",
+    "BATON_GATEWAY_PORT_7100_TCP": "tcp://10.0.0.1:7100",
+    "BATON_GATEWAY_PORT_7100_TCP_PROTO": "tcp",
+    "BATON_GATEWAY_PORT_7100_TCP_PORT": "7100",
+    "BATON_GATEWAY_PORT_7100_TCP_ADDR": "10.0.0.1",
+    "BATON_GATEWAY_METRICS_SERVICE_HOST": "10.0.0.2",
+    "BATON_GATEWAY_METRICS_SERVICE_PORT": "8100",
+    "BATON_GATEWAY_METRICS_PORT": "tcp://10.0.0.2:8100",
+}
+
+
+def test_what_kubernetes_adds_for_a_service_is_no_setting() -> None:
+    assert load(environ=KUBERNETES) == Sample()
+    assert load(environ={**KUBERNETES, "BATON_GATEWAY_PORT": "5"}).server.port == 5
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"BATON_GATEWAY_SERVICE_HOST": "10.0.0.1"},
+        {"BATON_GATEWAY_PORT": "tcp://10.0.0.1:7100"},
+        {**KUBERNETES, "BATON_GATEWAY_SERVICE_HOSTS": "10.0.0.1"},
+        {**KUBERNETES, "BATON_GATEWAY_PORTS": "7100"},
+    ],
+    ids=lambda environ: list(environ)[-1],
+)
+def test_nothing_else_is_taken_for_what_kubernetes_adds(environ: dict[str, str]) -> None:
+    with pytest.raises(SettingsError, match=list(environ)[-1]):
+        load(environ=environ)
+
+
 def test_an_unknown_variable_is_refused() -> None:
     with pytest.raises(SettingsError, match="BATON_GATEWAY_QUEUE_LIMITS"):
         load(environ={"BATON_GATEWAY_QUEUE_LIMITS": "1"})
