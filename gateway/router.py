@@ -143,7 +143,7 @@ def prefill_seconds(workers: list[Worker], demand: Demand) -> dict[bytes, float]
     """Expected seconds to the first token, by boot id: the queue and the prompt over the rate."""
     usual = _usual_rate(workers, default=1000.0)
     return {
-        w.identity.boot_id: (w.pending_tokens + demand.num_tokens) / (w.load.rate or usual)
+        w.identity.boot_id: (w.pending_tokens + demand.num_tokens) / (w.rate or usual)
         for w in workers
     }
 
@@ -151,9 +151,9 @@ def prefill_seconds(workers: list[Worker], demand: Demand) -> dict[bytes, float]
 def decode_seconds(workers: list[Worker]) -> dict[bytes, float]:
     """Load of each worker by boot id: its step time, once for every request that shares a step."""
     usual = _usual_rate(workers, default=0.01)
-    return {w.identity.boot_id: (w.requests + 1) * (w.load.rate or usual) for w in workers}
+    return {w.identity.boot_id: (w.requests + 1) * (w.rate or usual) for w in workers}
 
 
 def _usual_rate(workers: list[Worker], default: float) -> float:
-    known = [w.load.rate for w in workers if w.load.rate]
+    known = [w.rate for w in workers if w.rate]
     return sum(known) / len(known) if known else default

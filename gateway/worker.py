@@ -10,6 +10,9 @@ import grpc
 from baton.v1 import worker_pb2
 from gateway.session import Session
 
+# After so long without a step a worker's rate says nothing any more.
+RATE_SECONDS = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
@@ -58,7 +61,7 @@ class Worker:
         self.session: Session | None = None
         self.lost = asyncio.Event()
         self._clock = clock
-        self._moved_at = clock()
+        self._moved_at = self._stepped_at = clock()
         self._unreported_requests = 0
         self._unreported_tokens = 0
 
@@ -89,8 +92,11 @@ class Worker:
 
     def report(self, load: worker_pb2.WorkerLoad) -> None:
         """Takes a Watch message, which counts everything sent before it."""
-        if load.steps != self.load.steps or not (load.running and self.load.running):
-            self._moved_at = self._clock()
+        now = self._clock()
+        if load.steps != self.load.steps:
+            self._moved_at = self._stepped_at = now
+        elif not (load.running and self.load.running):
+            self._moved_at = now
         self.load = load
         self._unreported_requests = 0
         self._unreported_tokens = 0
@@ -99,6 +105,16 @@ class Worker:
         """Counts an attempt of ``num_tokens`` prompt tokens against it at once."""
         self._unreported_requests += 1
         self._unreported_tokens += num_tokens
+
+    @property
+    def rate(self) -> float:
+        """The rate it reports, 0 where that is unknown, or old.
+
+        A worker that was slow once, while it was stopped or its machine busy, gets nothing to do
+        where others are faster: it would never be seen to be fast again.
+        """
+        is_fresh = self._clock() - self._stepped_at < RATE_SECONDS
+        return self.load.rate if is_fresh else 0.0
 
     @property
     def requests(self) -> int:

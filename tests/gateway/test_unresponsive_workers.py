@@ -64,6 +64,21 @@ async def test_a_worker_that_is_stuck_loses_its_requests_and_gets_no_other_until
         await stage.pool.wait_until(stage.router.has_pair)
 
 
+async def test_a_worker_that_was_slow_once_is_not_slow_for_ever() -> None:
+    now = 0.0
+    async with open_channel("127.0.0.1:1") as channel:
+        identity = WorkerIdentity.from_pb(ScriptedPrefill().info, "127.0.0.1:1")
+        worker = Worker(identity, channel, clock=lambda: now)
+        worker.report(worker_pb2.WorkerLoad(steps=2, rate=1.6))
+        assert worker.rate == 1.6
+        for _ in range(20):
+            now += 1.0
+            worker.report(worker_pb2.WorkerLoad(steps=2, rate=1.6))
+        assert worker.rate == 0.0
+        worker.report(worker_pb2.WorkerLoad(steps=3, rate=0.5))
+        assert worker.rate == 0.5
+
+
 async def test_steps_may_stand_still_for_as_long_as_one_may_take_or_nothing_runs() -> None:
     now = 0.0
     async with open_channel("127.0.0.1:1") as channel:
