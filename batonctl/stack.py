@@ -11,7 +11,7 @@ from batonctl.service_spec import Role, ServiceSpec
 from batonctl.stack_events import StackEvent
 
 # Beyond the services' own drain grace, before the supervisor stops asking.
-GRACE_MARGIN = 3.0
+GRACE_MARGIN = 5.0
 # What a service has to end after its first, and after its second SIGTERM, when haste is asked for.
 # Apart, because signals of one kind that arrive together are one signal.
 STOP_AT_ONCE_WAITS = (0.5, 2.0)

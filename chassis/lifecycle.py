@@ -72,7 +72,7 @@ class Shutdown:
     def _give_up(self, seconds: float) -> None:
         log.error("not closed after %g s: ending anyway", seconds)
         faulthandler.dump_traceback(all_threads=True)
-        os._exit(1 if self.failure is not None else 0)
+        os._exit(0 if self.requested.is_set() and self.failure is None else 1)
 
     def fail(self, error: BaseException) -> None:
         """Ends the process with exit code 1, without a drain: the service cannot go on."""

@@ -13,10 +13,10 @@ MODEL = "smollm2-135m"
 
 
 class Reference:
-    """SmolLM2 in float32."""
+    """A model in float32, SmolLM2 where no other is named."""
 
-    def __init__(self) -> None:
-        path = str(resolve(MODEL).path)
+    def __init__(self, model: str = MODEL) -> None:
+        path = str(resolve(model).path)
         self._engine = LLMEngine(EngineConfig(path, dtype="float32", kv_memory_bytes=256 << 20))
 
     def generate(

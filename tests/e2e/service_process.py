@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 180.0
 
 
 class ServiceProcess:
@@ -18,15 +18,18 @@ class ServiceProcess:
     def __init__(self, module: str, arguments: Sequence[str], environment: dict[str, str]) -> None:
         self.port, self.metrics_port = _free_ports(2)
         self.address = f"127.0.0.1:{self.port}"
+        ports = ["--port", str(self.port), "--metrics-port", str(self.metrics_port)]
+        self._command = [sys.executable, "-m", module, *ports, *arguments]
+        self._environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        self._logged = threading.Condition()
+        self.start()
+
+    def start(self) -> None:
+        """Runs the service; again, on the same ports and with an empty log, where it has ended."""
         self.log: list[str] = []
         self._is_over = False
-        self._logged = threading.Condition()
-        ports = ["--port", str(self.port), "--metrics-port", str(self.metrics_port)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *ports, *arguments],
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-            stderr=subprocess.PIPE,
-            text=True,
+            self._command, env=self._environment, stderr=subprocess.PIPE, text=True
         )
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()

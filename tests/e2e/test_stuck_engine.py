@@ -11,16 +11,26 @@ import pytest
 
 from tests.e2e.service_process import ServiceProcess, running_service
 from tests.e2e.split_client import SplitClient, is_quiet, split_client
-from tests.e2e.tiny_model import tiny_prompt
+from tests.e2e.tiny_model import POOL, tiny_prompt
 from tests.e2e.worker_process import running
 
-LONG: dict[str, Any] = {"temperature": 0.0, "max_tokens": 3_000, "ignore_eos": True}
+LONG: dict[str, Any] = {"temperature": 0.0, "max_tokens": 30_000, "ignore_eos": True}
 
 
 @contextmanager
 def hanging(role: str, model: str, folder: Path) -> Iterator[ServiceProcess]:
     """A worker that hangs once the folder has a file ``hang``."""
-    flags = ["--model", model, "--dtype", "float32", "--threads", "1", "--stuck-seconds", "1"]
+    flags = [
+        *POOL,
+        "--model",
+        model,
+        "--dtype",
+        "float32",
+        "--threads",
+        "1",
+        "--stuck-seconds",
+        "1",
+    ]
     last = [role, str(folder / "hang")]
     traces = {"BATON_TRACE_DIR": str(folder)}
     with running_service("tests.e2e.hanging_worker", *flags, *last, **traces) as worker:
@@ -41,7 +51,7 @@ async def test_a_stuck_engine_breaks_its_streams_and_ends_its_process_with_the_c
     other_role = {"prefill": "decode", "decode": "prefill"}[role]
     with (
         hanging(role, tiny_model, tmp_path) as stuck,
-        running(other_role, trace_directory=tmp_path, model=tiny_model) as other,
+        running(other_role, *POOL, trace_directory=tmp_path, model=tiny_model) as other,
     ):
         stuck.wait_for_log("ready on")
         other.wait_ready()

@@ -15,10 +15,15 @@ CASE = Case(
     {
         "num_hidden_layers": 2,
         "vocab_size": 264,
-        "max_position_embeddings": 4096,
+        "max_position_embeddings": 32_768,
         "eos_token_id": 256,
     },
 )
+
+
+# Tokens of a pool, and what a worker must be told to have it.
+POOL_TOKENS = 65_536
+POOL = ("--kv-memory-bytes", str(2 * 2 * 2 * 16 * 4 * POOL_TOKENS))
 
 
 def write_tiny_model(folder: Path) -> str:
