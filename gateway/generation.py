@@ -1,19 +1,23 @@
 """One request's life at the gateway, from its first attempt to its last token."""
 
 import asyncio
+import logging
 import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from google.protobuf.duration_pb2 import Duration
 
 from baton.v1 import gateway_pb2, generation_pb2, prefill_pb2
+from chassis.error_table import INTERNAL_MESSAGE
 from chassis.errors import (
     Aborted,
     DeadlineExceeded,
+    Internal,
     ResourceExhausted,
     ServiceError,
     Unavailable,
@@ -23,6 +27,8 @@ from gateway.attempt import Attempt, AttemptPlan
 from gateway.choice import Choice
 from gateway.failures import Preempted, is_draining, is_retryable, no_other_worker
 from gateway.router import Demand, Route, Router
+
+log = logging.getLogger(__name__)
 
 _FIRST_RETRY_SECONDS = 0.02
 _LAST_RETRY_SECONDS = 1.0
@@ -175,9 +181,19 @@ class Generation:
         if self._is_over:
             return
         if error is not None:
-            self._recover(attempt, error)
+            with self._bugs_end_it():
+                self._recover(attempt, error)
         elif all(choice.finish is not None for choice in self.choices):
             self._end(None)
+
+    @contextmanager
+    def _bugs_end_it(self) -> Iterator[None]:
+        """For what no caller watches: without this a bug of ours would leave the client waiting."""
+        try:
+            yield
+        except Exception:
+            log.exception("request %s", self.request_id)
+            self._end(Internal(INTERNAL_MESSAGE, reason="INTERNAL"))
 
     def _recover(self, attempt: Attempt, error: ServiceError) -> None:
         """Continues the attempt's unfinished choices where that can help, else ends the request."""
@@ -203,8 +219,12 @@ class Generation:
         if attempt.failed_worker is not None and not isinstance(error, Aborted):
             self._avoid.add(attempt.failed_worker)
         delay = self._retry_delay(num_tries)
-        timer = asyncio.get_running_loop().call_later(delay, self._launch, unfinished, error)
+        timer = asyncio.get_running_loop().call_later(delay, self._relaunch, unfinished, error)
         self._timers.append(timer)
+
+    def _relaunch(self, choices: Sequence[Choice], after: ServiceError) -> None:
+        with self._bugs_end_it():
+            self._launch(choices, after)
 
     def _retry_delay(self, num_tries: int) -> float:
         delay = min(_FIRST_RETRY_SECONDS * 2.0 ** (num_tries - 1), _LAST_RETRY_SECONDS)
@@ -273,10 +293,10 @@ class Generation:
         self.failure = error
         for timer in self._timers:
             timer.cancel()
-        for attempt in self._attempts:
-            attempt.close()
-        self._attempts.clear()
         self._wake()
+        attempts, self._attempts = self._attempts, set()
+        for attempt in attempts:
+            attempt.close()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

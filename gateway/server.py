@@ -14,6 +14,7 @@ from chassis.metrics import Metrics
 from chassis.model_store import LocalModel, resolve
 from chassis.server import create_server
 from gateway.admission import Admission, AdmissionLimits
+from gateway.backoff import keep_trying
 from gateway.config import GatewaySettings
 from gateway.generation import GenerationLimits
 from gateway.metrics import GatewayMetrics
@@ -101,7 +102,7 @@ async def _counting_workers(
             await pool.wait_until(has_changed)
             ready = router.num_ready()
 
-    task = asyncio.create_task(count())
+    task = asyncio.create_task(keep_trying("count of ready workers", count))
     try:
         yield
     finally:

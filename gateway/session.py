@@ -64,7 +64,7 @@ class Session:
         self._has_outgoing = asyncio.Event()
         self._paired: set[bytes] = set()
         self.is_open = False
-        self._has_stalled = False
+        self._write_error: ServiceError | None = None
 
     async def run(self, on_open: Callable[[], None] = lambda: None) -> None:
         """Opens the stream and serves it until it breaks; raises a ServiceError that says why."""
@@ -83,10 +83,9 @@ class Session:
             reason = error
         except asyncio.CancelledError:
             # Either somebody stops us, or the writer has cancelled the call.
-            if not self._has_stalled:
+            if self._write_error is None:
                 raise
-            text = f"it took no message for {self._stall_seconds:g} s"
-            reason = Unavailable(text, reason="SESSION_STALLED")
+            reason = self._write_error
         finally:
             self.is_open = False
             if writer is not None:
@@ -142,7 +141,7 @@ class Session:
             raise Unavailable(f"{self._worker} was restarted", reason="BOOT_ID_STALE")
 
     async def _write(self, call: _Call) -> None:
-        """One write in flight. A write that stalls cancels the call, which ends the reader."""
+        """One write in flight. One that fails or stalls cancels the call: that ends the reader."""
         try:
             while True:
                 while self._outgoing:
@@ -151,11 +150,17 @@ class Session:
                 self._has_outgoing.clear()
                 await self._has_outgoing.wait()
         except TimeoutError:
-            self._has_stalled = True
+            text = f"it took no message for {self._stall_seconds:g} s"
+            self._write_error = Unavailable(text, reason="SESSION_STALLED")
             call.cancel()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             # The call is over; the reader hears why.
             return
+        except Exception:
+            # Without a writer the session would take attempts and send none.
+            log.exception("session with %s", self._worker)
+            self._write_error = Internal(INTERNAL_MESSAGE, reason="INTERNAL")
+            call.cancel()
 
     async def _read(self, call: _Call) -> None:
         while isinstance(response := await call.read(), decode_pb2.SessionResponse):

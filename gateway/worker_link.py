@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -12,7 +13,7 @@ from baton.v1 import worker_pb2, worker_pb2_grpc
 from chassis.channel import INNER, open_channel
 from chassis.errors import FailedPrecondition, ServiceError, Unavailable
 from chassis.status import from_rpc_error
-from gateway.backoff import Backoff
+from gateway.backoff import Backoff, keep_trying
 from gateway.session import Session
 from gateway.worker import Worker, WorkerIdentity
 
@@ -130,9 +131,13 @@ class WorkerLink:
     @asynccontextmanager
     async def _shown(self, worker: Worker) -> AsyncIterator[None]:
         log.info("worker %s at %s is there", worker.identity.name, self.address)
-        followers = [asyncio.create_task(self._follow_health(worker))]
+        works = [("health", self._follow_health)]
         if self._role == worker_pb2.WORKER_ROLE_DECODE:
-            followers.append(asyncio.create_task(self._keep_session(worker)))
+            works.append(("session", self._keep_session))
+        followers = [
+            asyncio.create_task(keep_trying(f"{name} of {self.address}", partial(work, worker)))
+            for name, work in works
+        ]
         self.worker = worker
         try:
             yield
@@ -151,14 +156,18 @@ class WorkerLink:
         backoff = Backoff()
         request = health_pb2.HealthCheckRequest(service=_HEALTH_NAMES[self._role])
         while True:
+            watch = health_pb2_grpc.HealthStub(worker.channel).Watch(request)
             try:
-                async for response in health_pb2_grpc.HealthStub(worker.channel).Watch(request):
+                async for response in watch:
                     worker.serving = response.status == health_pb2.HealthCheckResponse.SERVING
                     backoff.reset()
                     self._on_change()
             except grpc.aio.AioRpcError as error:
                 log.debug("health of %s: %s", self.address, error.details())
-            worker.serving = False
+            finally:
+                # A task that is cancelled while the request is being sent does not end the call.
+                watch.cancel()
+                worker.serving = False
             self._on_change()
             await backoff.wait()
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from baton.v1 import worker_pb2
+from gateway.backoff import keep_trying
 from gateway.resolver import Resolver
 from gateway.worker import Worker
 from gateway.worker_link import WorkerLink
@@ -67,7 +68,10 @@ class WorkerPool:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Follows the workers while entered."""
-        refreshers = [asyncio.create_task(self._refresh(role)) for role in _ROLES]
+        refreshers = [
+            asyncio.create_task(keep_trying(f"look-up of {role}", partial(self._refresh, role)))
+            for role in _ROLES
+        ]
         try:
             yield
         finally:
@@ -126,4 +130,4 @@ class WorkerPool:
             on_lost=partial(self._on_lost, role),
         )
         self._links[role][address] = link
-        self._tasks[link] = asyncio.create_task(link.run())
+        self._tasks[link] = asyncio.create_task(keep_trying(f"link to {address}", link.run))

@@ -164,7 +164,7 @@ class SubmitCall:
     ) -> None:
         self.submit = submit
         self.cancelled = asyncio.Event()
-        self._send = send
+        self.send = send
 
     def tokens(
         self,
@@ -187,15 +187,15 @@ class SubmitCall:
             step.finishes.add(row=num - 1, finish=finish)
         if logprobs is not None:
             step.logprobs.add(row=num - 1, logprobs=logprobs)
-        self._send(decode_pb2.SessionResponse(step=step))
+        self.send(decode_pb2.SessionResponse(step=step))
 
     def finished(self, outcome: decode_pb2.Outcome.ValueType, **fields: Any) -> None:
         finished = decode_pb2.Finished(handle=self.submit.handle, outcome=outcome, **fields)
-        self._send(decode_pb2.SessionResponse(finished=finished))
+        self.send(decode_pb2.SessionResponse(finished=finished))
 
     def reject(self, failure: decode_pb2.Failure) -> None:
         rejected = decode_pb2.Rejected(handle=self.submit.handle, failure=failure)
-        self._send(decode_pb2.SessionResponse(rejected=rejected))
+        self.send(decode_pb2.SessionResponse(rejected=rejected))
 
 
 class ScriptedDecode(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):

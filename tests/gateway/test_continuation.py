@@ -218,3 +218,27 @@ async def test_tokens_for_a_choice_that_was_not_asked_for_end_the_request(stage:
     decode.tokens([5], 1, choice=7)
     error = await error_of(call)
     assert error.reason == "PROTOCOL_VIOLATION"
+
+
+async def test_a_malformed_step_breaks_the_session_and_it_opens_again(stage: Stage) -> None:
+    call = stage.stub.Generate(request())
+    _prefill, decode = await stage.legs()
+    decode.send(decode_pb2.SessionResponse(step=decode_pb2.StepOutputs(handles=[1], choices=[])))
+    assert (await error_of(call)).reason == "DECODE_WORKER_LOST"
+    async with asyncio.timeout(10):
+        await stage.pool.wait_until(stage.router.has_pair)
+    assert stage.decode[0].num_sessions == 2
+
+
+async def test_a_bug_in_a_later_attempt_ends_the_request(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = stage.stub.Generate(request())
+    prefill, _decode = await stage.legs()
+
+    def choose(demand: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(stage.router, "choose", choose)
+    prefill.fail(REVOKED)
+    assert (await error_of(call)).reason == "INTERNAL"

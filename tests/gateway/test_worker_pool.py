@@ -161,3 +161,19 @@ async def test_a_decode_worker_is_told_once_of_the_prefill_workers_it_can_read_f
     prefill.report(pending_tokens=5)
     await until(pool, lambda: any(worker.pending_tokens == 5 for worker in pool.prefill_workers))
     assert decode.pairs.empty()
+
+
+async def test_a_look_up_that_fails_by_a_bug_is_tried_again(pools: PoolStage) -> None:
+    class Broken(Resolver):
+        has_failed = False
+
+        async def resolve(self) -> list[str]:
+            if not self.has_failed:
+                self.has_failed = True
+                raise ZeroDivisionError
+            return await super().resolve()
+
+    address = await pools.serve(ScriptedDecode())
+    pool = WorkerPool(MODEL, Resolver([]), Broken([address]), refresh_seconds=0.1)
+    async with pool.running():
+        await until(pool, lambda: any(worker.ready for worker in pool.decode_workers))
