@@ -1,23 +1,32 @@
 """The best tokens of a row, in one order whatever the number asked for."""
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 _SEGMENT = 64
 
 
-def best_tokens(values: torch.Tensor, number: int) -> tuple[list[float], list[int]]:
-    """The ``number`` highest of ``values`` (vocabulary,), best first, and their ids.
+def best_tokens(values: NDArray[np.float32], number: int) -> NDArray[np.int64]:
+    """Ids of the ``number`` highest of ``values`` (vocabulary,), all where there are fewer.
 
-    Among equals the lower id comes first: ``topk`` leaves their order open, and logits that were
-    computed in bfloat16 are often equal.
+    Best first, and the lower id among equals: logits that were computed in bfloat16 are often
+    equal.
     """
+    number = min(number, values.size)
     if number == 0:
-        return [], []
-    segments = values[: values.numel() // _SEGMENT * _SEGMENT].view(-1, _SEGMENT)
-    ids = torch.arange(values.numel())
-    if number <= segments.shape[0]:
-        # So many segments have a value at least this high: the best are among those who do.
-        floor = segments.amax(dim=-1).topk(number).values[-1]
-        ids = (values >= floor).nonzero()[:, 0]
-    best, order = values[ids].sort(descending=True, stable=True)
-    return best[:number].tolist(), ids[order[:number]].tolist()
+        return np.empty(0, dtype=np.int64)
+    ids = np.flatnonzero(values >= _floor(values, number))
+    return ids[np.argsort(-values[ids], kind="stable")[:number]]
+
+
+def _floor(values: NDArray[np.float32], number: int) -> np.float32:
+    """At most the value of the last of the best."""
+    num_segments = values.size // _SEGMENT
+    pool = values
+    if number <= num_segments:
+        # So many segments have a value at least as high as the last of their best ones.
+        segments = values[: num_segments * _SEGMENT].reshape(num_segments, _SEGMENT)
+        pool = torch.from_numpy(segments).amax(dim=-1).numpy()
+    floor: np.float32 = np.partition(pool, pool.size - number)[pool.size - number]
+    return floor

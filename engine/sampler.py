@@ -1,11 +1,11 @@
 """Turns logits into tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from engine.batch import Sample, TokenLogprobs
-from engine.draw import draw_tokens
+from engine.draw import Draw, draw_tokens
 from engine.logit_adjustment import LogitAdjustment
 from engine.ranking import best_tokens
 from engine.request import Request
@@ -29,19 +29,29 @@ class Sampler:
             adjustment = LogitAdjustment(request, self._eos_token_ids)
             if not adjustment.is_identity:
                 adjustment.apply(logits[row])
-        greedy: list[int] = []
-        if any(request.params.temperature == 0.0 for request in requests):
-            greedy = logits.argmax(dim=-1).tolist()
-        samples = []
-        for row, request in enumerate(requests):
-            if request.params.temperature == 0.0:
-                token_ids = [greedy[row]] * len(request.choices)
-            else:
-                token_ids = draw_tokens(
-                    logits[row], request.params, request.num_tokens, request.choices
-                )
-            samples.append(_samples(logits[row], request, token_ids))
-        return samples
+        drawn = iter(draw_tokens(list(_draws(logits, requests))))
+        return [
+            _samples(
+                row,
+                request,
+                [_likeliest(row)] * len(request.choices)
+                if request.params.temperature == 0.0
+                else next(drawn),
+            )
+            for row, request in zip(logits, requests, strict=True)
+        ]
+
+
+def _draws(logits: torch.Tensor, requests: Sequence[Request]) -> Iterator[Draw]:
+    """Of the requests that are not greedy."""
+    for row, request in zip(logits, requests, strict=True):
+        if request.params.temperature > 0.0:
+            yield Draw(row, request.params, request.num_tokens, request.choices)
+
+
+def _likeliest(logits: torch.Tensor) -> int:
+    """The lowest id among equals. NumPy's is ten times as fast as torch's on a row."""
+    return int(logits.numpy().argmax())
 
 
 def _samples(
@@ -51,9 +61,9 @@ def _samples(
     drawn = zip(request.choices, token_ids, strict=True)
     if request.params.logprobs is None:
         return tuple(Sample(choice, token_id) for choice, token_id in drawn)
-    logprobs = logits.log_softmax(dim=-1)
-    best, ids = best_tokens(logprobs, min(request.params.logprobs, logits.numel()))
-    top = tuple(zip(ids, best, strict=True))
+    logprobs = logits.log_softmax(dim=-1).numpy()
+    best = best_tokens(logprobs, request.params.logprobs)
+    top = tuple(zip(best.tolist(), logprobs[best].tolist(), strict=True))
     return tuple(
         Sample(choice, token_id, TokenLogprobs(token_id, logprobs[token_id].item(), top))
         for choice, token_id in drawn

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from engine.philox import Words, philox4x32_10, token_words
 from tests.engine.plain_sampling import plain_philox
@@ -27,17 +28,23 @@ EACH_ANSWER = pytest.mark.parametrize(
 )
 
 
-def columns(counters: list[tuple[int, int, int, int]]) -> tuple[Words, Words, Words, Words]:
-    c0, c1, c2, c3 = np.array(counters, dtype=np.uint64).T
-    return c0, c1, c2, c3
+def columns(rows: list[tuple[int, ...]]) -> Words:
+    return np.array(rows, dtype=np.uint64).T
+
+
+def words_of(seed: int, choice: int, position: int, groups: NDArray[np.int64]) -> Words:
+    """Where all groups are of one choice and position."""
+    seeds, choices, positions = np.array([[seed], [choice], [position]], dtype=np.uint64)
+    return token_words(seeds, choices, positions, groups)
 
 
 @EACH_ANSWER
 def test_known_answers(
     counter: tuple[int, int, int, int], key: tuple[int, int], expected: tuple[int, ...]
 ) -> None:
-    words = philox4x32_10(columns([counter]), key)
-    assert [int(word[0]) for word in words] == list(expected)
+    words = columns([counter])
+    philox4x32_10(words, columns([key]))
+    assert words[:, 0].tolist() == list(expected)
 
 
 @EACH_ANSWER
@@ -47,29 +54,32 @@ def test_known_answers_of_the_plain_twin(
     assert plain_philox(counter, key) == expected
 
 
-def test_many_counters_at_once_equal_each_alone() -> None:
+@pytest.mark.parametrize("num_keys", [1, 300], ids=["one key", "a key each"])
+def test_many_counters_at_once_equal_each_alone(num_keys: int) -> None:
     random = np.random.default_rng(0)
     counters = [tuple(row) for row in random.integers(0, 1 << 32, (300, 4)).tolist()]
-    key = 0x89ABCDEF, 0x01234567
-    together = np.stack(philox4x32_10(columns(counters), key), axis=-1).tolist()
-    assert [tuple(row) for row in together] == [plain_philox(each, key) for each in counters]
-
-
-def test_what_counters_share_may_be_given_once() -> None:
-    counters = [(number, 41, 3, 0) for number in range(20)]
-    c0, c1, c2, c3 = columns(counters)
-    shared = philox4x32_10((c0, c1[:1], c2[:1], c3[:1]), (7, 8))
-    for word, expected in zip(shared, philox4x32_10(columns(counters), (7, 8)), strict=True):
-        assert np.array_equal(word, expected)
+    keys = [tuple(row) for row in random.integers(0, 1 << 32, (num_keys, 2)).tolist()]
+    together = columns(counters)
+    philox4x32_10(together, columns(keys))
+    for number, (words, counter) in enumerate(zip(together.T.tolist(), counters, strict=True)):
+        assert tuple(words) == plain_philox(counter, keys[number % num_keys])
 
 
 def test_four_tokens_share_a_counter() -> None:
     """Token 4 * 900 + 2 has word 2 of the counter (900, position, choice, 0)."""
-    words = token_words(0x0123456789ABCDEF, 3, 41, np.array([5, 900]))
-    assert words.shape == (2, 4)
-    assert words.dtype == np.uint32
+    words = words_of(0x0123456789ABCDEF, 3, 41, np.array([5, 900]))
+    assert words.shape == (4, 2)
     expected = plain_philox((900, 41, 3, 0), (0x89ABCDEF, 0x01234567))
-    assert tuple(words[1].tolist()) == expected
+    assert tuple(words[:, 1].tolist()) == expected
+
+
+def test_each_group_may_be_of_its_own_choice() -> None:
+    where = [((1 << 64) - 1, 0, 7), (0, 15, 7), (1 << 40, 2, 1 << 20)]
+    groups = np.array([3, 3, 4])
+    together = token_words(*columns(where), groups)
+    for place, group in enumerate(groups):
+        alone = words_of(*where[place], np.array([group]))
+        assert np.array_equal(together[:, [place]], alone)
 
 
 def test_words_differ_in_each_of_seed_choice_position_and_token() -> None:
@@ -78,7 +88,7 @@ def test_words_differ_in_each_of_seed_choice_position_and_token() -> None:
         for seed in (0, 1, 1 << 32, (1 << 64) - 1)
         for choice in range(4)
         for position in (0, 1, 2, 1 << 20)
-        for word in token_words(seed, choice, position, np.arange(2)).reshape(-1).tolist()
+        for word in words_of(seed, choice, position, np.arange(2)).reshape(-1).tolist()
     }
     assert len(drawn) == 4 * 4 * 4 * 8
 
@@ -87,8 +97,8 @@ def test_words_differ_in_each_of_seed_choice_position_and_token() -> None:
 def test_words_are_evenly_spread(along: str) -> None:
     """Chi-square over 20 bins; 43.8 is its 0.1 % point at 19 degrees of freedom."""
     if along == "position":
-        words = np.array([token_words(77, 0, place, np.array([9]))[0, 1] for place in range(4000)])
+        words = np.array([words_of(77, 0, place, np.array([9]))[1, 0] for place in range(4000)])
     else:
-        words = token_words(77, 0, 5, np.arange(1000)).reshape(-1)
+        words = words_of(77, 0, 5, np.arange(1000)).reshape(-1)
     counts, _ = np.histogram(words, bins=20, range=(0, 1 << 32))
     assert ((counts - 200.0) ** 2 / 200).sum() < 43.8
