@@ -42,13 +42,12 @@ class Admission:
 
     def seconds_left(self, submit: decode_pb2.Submit) -> float:
         """How long the attempt may take. Raises DeadlineExceeded."""
-        longest = self._settings.max_request_seconds
         if not submit.HasField("deadline"):
-            return longest
+            return self._settings.max_request_seconds
         seconds = submit.deadline.ToNanoseconds() / 1e9
         if seconds <= 0:
             raise DeadlineExceeded("the deadline has passed", reason="DEADLINE_EXCEEDED")
-        return min(seconds, longest)
+        return seconds
 
     def note_end(self) -> None:
         """An attempt ended: the next one in the queue may have its room."""

@@ -9,7 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from baton.v1 import prefill_pb2, prefill_pb2_grpc
 from chassis.errors import Cancelled, DeadlineExceeded, FailedPrecondition
 from chassis.telemetry import current_span
-from prefill_svc.job import Computed, FirstToken
+from prefill_svc.job import Computed, FirstToken, PrefillJob
 from prefill_svc.worker import PrefillWorker
 from worker.leg import Leg
 from worker.parts import Parts
@@ -34,16 +34,20 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServiceServicer):
             raise FailedPrecondition("meant for an earlier process", reason="BOOT_ID_STALE")
         leg = Leg.from_pb(request, self._limits)
         job = self._worker.submit(leg, hand_off=request.hand_off, parent=current_span())
-        # gRPC itself ends the call at the caller's deadline, where there is one.
-        late = DeadlineExceeded("the longest time of a request is over", reason="REQUEST_TOO_LONG")
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._max_request_seconds, self._worker.end, job, late)
+        timer = None if context.time_remaining() is not None else self._limit_time(job)
         try:
             yield _to_pb(await asyncio.shield(job.computed))
             await asyncio.shield(job.ended)
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
             self._worker.end(job, Cancelled("the call has ended", reason="PREFILL_ENDED"))
+
+    def _limit_time(self, job: PrefillJob) -> asyncio.TimerHandle:
+        """For a call without a deadline (protocol 5.1); gRPC itself ends the others at theirs."""
+        late = DeadlineExceeded("the longest time of a request is over", reason="REQUEST_TOO_LONG")
+        loop = asyncio.get_running_loop()
+        return loop.call_later(self._max_request_seconds, self._worker.end, job, late)
 
 
 def _to_pb(computed: Computed) -> prefill_pb2.PrefillResponse:
