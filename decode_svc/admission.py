@@ -1,6 +1,5 @@
 """Which attempts a decode worker takes."""
 
-import time
 from collections.abc import Callable
 
 from baton.v1 import decode_pb2
@@ -21,7 +20,7 @@ class Admission:
         self,
         settings: EngineSettings,
         model: LoadedModel,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._model = model

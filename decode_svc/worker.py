@@ -2,17 +2,18 @@
 
 import asyncio
 import logging
+import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from baton.v1 import decode_pb2
-from chassis.errors import Internal, ServiceError, Unavailable
+from chassis.errors import AlreadyExists, Internal, ServiceError, Unavailable
 from chassis.telemetry import TraceContext
 from decode_svc import outcome
 from decode_svc.admission import Admission
 from decode_svc.attempt import Attempt, Grant
 from decode_svc.config import DecodeSettings
 from decode_svc.job import DecodeJob
-from decode_svc.known_attempts import KnownAttempts
 from decode_svc.outbox import Outbox
 from decode_svc.pairings import Pairings
 from decode_svc.scheduler import DecodeScheduler
@@ -23,6 +24,7 @@ from kvtransfer.consumer import Consumer
 from kvtransfer.errors import PullFailed
 from kvtransfer.handoff import Completion
 from kvtransfer.pull import PullTimeouts
+from kvtransfer.tombstones import Tombstones
 from worker.leg import Leg
 from worker.load import Load, LoadBoard
 from worker.metrics import EngineMetrics
@@ -39,7 +41,12 @@ class DecodeWorker:
     Event loop only. Every attempt ends in ``_end``, exactly once, whoever wants its end.
     """
 
-    def __init__(self, settings: DecodeSettings, parts: Parts) -> None:
+    def __init__(
+        self,
+        settings: DecodeSettings,
+        parts: Parts,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._settings = settings
         self._model = model = parts.model
         metrics = parts.metrics
@@ -49,10 +56,10 @@ class DecodeWorker:
         self._by_handle: dict[tuple[int, int], DecodeJob] = {}
         self._outboxes: dict[int, Outbox] = {}
         self._num_sessions = 0
-        self._known = KnownAttempts()
+        self._ended = Tombstones(clock=clock)
         self._idle = asyncio.Event()
         self._idle.set()
-        self._admission = Admission(settings.engine, model)
+        self._admission = Admission(settings.engine, model, clock)
         blocks = BlockManager(model.num_blocks)
         self.board = LoadBoard(Load(blocks.counts()))
         timeouts = PullTimeouts(read=settings.read_timeout, released=settings.released_timeout)
@@ -132,7 +139,9 @@ class DecodeWorker:
         if not self.board.accepting:
             raise Unavailable("this worker takes no new attempts", reason="WORKER_DRAINING")
         self._admission.check(leg, self._num_waiting())
-        self._known.add(leg.attempt_id, living=leg.attempt_id in self._jobs)
+        if leg.attempt_id in self._jobs or leg.attempt_id in self._ended:
+            text = f"attempt {leg.attempt_id.hex()} exists already"
+            raise AlreadyExists(text, reason="ATTEMPT_EXISTS")
         attempt = Attempt(
             attempt_id=leg.attempt_id,
             session=session,
@@ -271,6 +280,7 @@ class DecodeWorker:
             return
         attempt = job.attempt
         del self._jobs[attempt.attempt_id]
+        self._ended.add(attempt.attempt_id)
         del self._by_handle[attempt.session, attempt.handle]
         job.end(error)
         fence = job.pull.cancel()

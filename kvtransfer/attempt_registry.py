@@ -2,38 +2,25 @@
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 
 from kvtransfer.errors import DuplicateAttempt
 from kvtransfer.lease import Lease
-
-TOMBSTONE_SECONDS = 60.0
-MAX_TOMBSTONES = 65_536
+from kvtransfer.tombstones import Tombstones
 
 
 class AttemptRegistry:
     """Leases by attempt id; ended attempts leave tombstones (protocol 3.2). Thread-safe."""
 
-    def __init__(
-        self,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        tombstone_seconds: float = TOMBSTONE_SECONDS,
-        max_tombstones: int = MAX_TOMBSTONES,
-    ) -> None:
-        self._clock = clock
-        self._tombstone_seconds = tombstone_seconds
-        self._max_tombstones = max_tombstones
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock = threading.Lock()
         self._leases: dict[bytes, Lease] = {}
-        self._expiries: OrderedDict[bytes, float] = OrderedDict()
+        self._ended = Tombstones(clock=clock)
 
     def add(self, lease: Lease) -> None:
         """Raises DuplicateAttempt for an id that is or was known."""
         with self._lock:
-            self._expire()
-            if lease.attempt_id in self._leases or lease.attempt_id in self._expiries:
+            if lease.attempt_id in self._leases or lease.attempt_id in self._ended:
                 raise DuplicateAttempt(f"attempt {lease.attempt_id.hex()} exists already")
             self._leases[lease.attempt_id] = lease
 
@@ -44,20 +31,10 @@ class AttemptRegistry:
     def is_buried(self, attempt_id: bytes) -> bool:
         """Whether the attempt has ended, or was given up before it began."""
         with self._lock:
-            self._expire()
-            return attempt_id in self._expiries
+            return attempt_id in self._ended
 
     def bury(self, attempt_id: bytes) -> None:
         """Forgets the lease, if there is one, and leaves a tombstone. Idempotent."""
         with self._lock:
             self._leases.pop(attempt_id, None)
-            self._expire()
-            if attempt_id not in self._expiries:
-                self._expiries[attempt_id] = self._clock() + self._tombstone_seconds
-            while len(self._expiries) > self._max_tombstones:
-                self._expiries.popitem(last=False)
-
-    def _expire(self) -> None:
-        now = self._clock()
-        while self._expiries and next(iter(self._expiries.values())) <= now:
-            self._expiries.popitem(last=False)
+            self._ended.add(attempt_id)

@@ -3,7 +3,8 @@
 Blocks move over the local transport, so that a test says when.
 """
 
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,8 +54,9 @@ async def worker_pair(
     engine: EngineSettings = ENGINE,
     prefill: PrefillSettings | None = None,
     decode: DecodeSettings | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[WorkerPair]:
-    """Ready and paired by the first attempt; ``engine`` replaces that of both settings."""
+    """Ready; ``engine`` replaces that of both settings, ``clock`` is that of decode's books."""
     engine = replace(engine, model=str(model))
     prefill = replace(prefill or PrefillSettings(server=SERVER), engine=engine)
     decode = replace(decode or DecodeSettings(server=SERVER), engine=engine)
@@ -67,7 +69,9 @@ async def worker_pair(
         prefilling = await stack.enter_async_context(
             aclosing(PrefillWorker(prefill, parts["prefill"]))
         )
-        decoding = await stack.enter_async_context(aclosing(DecodeWorker(decode, parts["decode"])))
+        decoding = await stack.enter_async_context(
+            aclosing(DecodeWorker(decode, parts["decode"], clock))
+        )
         servers = [
             await stack.enter_async_context(_serving(server))
             for server in (
