@@ -115,6 +115,7 @@ class Consumer:
             if other.address == address:
                 self._lose(other)
         self._peers[boot_id] = peer
+        self._spawn(self._watch(peer))
         return peer
 
     def _after_pairing(self, boot_id: bytes, pairing: "asyncio.Task[PrefillPeer]") -> None:
@@ -137,6 +138,17 @@ class Consumer:
             self._lose(peer)
         elif not fence.lifted.done():
             self._spawn(self._nudge(peer, fence))
+
+    async def _watch(self, peer: PrefillPeer) -> None:
+        """Forgets a peer whose connection broke, as nobody may ever pull from it again."""
+        while self._peers.get(peer.boot_id) is peer:
+            await peer.disconnected()
+            # A worker that drains takes no more calls, but ends the open ones in good order.
+            open_pulls = [pull.released() for pull in self._pulls if pull.peer is peer]
+            if open_pulls:
+                await asyncio.gather(*open_pulls, return_exceptions=True)
+            elif self._peers.get(peer.boot_id) is peer:
+                self._lose(peer)
 
     def _lose(self, peer: PrefillPeer) -> None:
         """Ends all reads from the peer, then forgets its agent (protocol 4.8)."""

@@ -2,10 +2,12 @@
 
 import asyncio
 
+import grpc
 import grpc.aio
 
 from baton.v1 import kv_transfer_pb2, kv_transfer_pb2_grpc
 from chassis.status import from_rpc_error
+from kvtransfer.errors import PeerLost
 from kvtransfer.handshake import agent_name, check_answer
 from kvtransfer.transfer_thread import TransferThread
 
@@ -20,6 +22,7 @@ class PrefillPeer:
         self.boot_id = boot_id
         self.name = agent_name(boot_id)
         self.num_blocks = 0
+        self._closed = False
         self._channel = channel
         self._transfers = transfers
         self._stub: kv_transfer_pb2_grpc.KvTransferServiceAsyncStub
@@ -52,9 +55,17 @@ class PrefillPeer:
     def pull(
         self, metadata: tuple[tuple[str, str], ...]
     ) -> "grpc.aio.StreamStreamCall[kv_transfer_pb2.PullRequest, kv_transfer_pb2.PullResponse]":
-        """Opens a Pull call; nothing has been sent yet."""
+        """Opens a Pull call; nothing has been sent yet. Raises PeerLost once closed."""
+        if self._closed:
+            raise PeerLost(f"{self.name} has been removed")
         return self._stub.Pull(metadata=metadata)
+
+    async def disconnected(self) -> None:
+        """Returns once the connection is gone: the worker stopped, died or froze (protocol 5.2)."""
+        while (state := self._channel.get_state()) is grpc.ChannelConnectivity.READY:
+            await self._channel.wait_for_state_change(state)
 
     async def close(self) -> None:
         """Closes the connection; calls on it break."""
+        self._closed = True
         await self._channel.close()

@@ -9,20 +9,27 @@ import pytest
 import torch
 
 from chassis.errors import FailedPrecondition, NotFound, ServiceError, Unavailable
-from kvtransfer.errors import PullFailed
+from kvtransfer.errors import PeerUnknown, PullFailed
+from kvtransfer.handshake import agent_name
 from kvtransfer.lease import LeaseEnd
 from kvtransfer.producer import HandoffTimeouts
 from kvtransfer.pull import Pull, PullTimeouts
 from kvtransfer.transfer_thread import TransferThread
+from kvtransfer.transport.local import LocalFabric, LocalTransport
+from tests.kvtransfer.scripted_prefill import ScriptedPrefill
 from tests.kvtransfer.stage import (
     BLOCK_SIZE,
     LAYOUT,
+    NUM_BLOCKS,
     WAIT,
     Stage,
+    Traffic,
     chunks_of,
+    completion_of,
     new_attempt,
     new_pool,
     prompt,
+    serve,
     until,
 )
 
@@ -206,3 +213,39 @@ async def test_closing_fails_what_is_open(local_stage: Stage) -> None:
     await local_stage.consumer.close()
     assert (await failure_of(pull)).reason == "PULL_CANCELLED"
     await local_stage.consumer.close()
+
+
+async def test_workers_that_died_are_forgotten_though_nobody_pulls_from_them(
+    local_stage: Stage, fabric: LocalFabric
+) -> None:
+    """Protocol 4.8: of a hundred incarnations at new addresses nothing is left."""
+    boot_ids = [os.urandom(16) for _ in range(100)]
+    for boot_id in boot_ids:
+        transfers = TransferThread(LocalTransport(new_pool(NUM_BLOCKS), boot_id.hex(), fabric))
+        transfers.start()
+        server, address = await serve(ScriptedPrefill(boot_id, transfers, ()), Traffic())
+        await local_stage.consumer.pair(address, boot_id)
+        await server.stop(None)
+        transfers.stop()
+    await until(lambda: local_stage.consumer.num_peers == 0)
+    for boot_id in boot_ids:
+        read = local_stage.decode.read(agent_name(boot_id), [1], [1])
+        assert isinstance(read.done.exception(WAIT), PeerUnknown)
+
+
+async def test_an_open_pull_ends_well_though_its_worker_takes_no_more_calls(
+    local_stage: Stage,
+) -> None:
+    """A worker that drains closes its connections before the last hand-off is over."""
+    attempt = new_attempt()
+    pull = await local_stage.started(attempt, TOKENS, TARGET)
+    stopping = asyncio.create_task(local_stage.server.stop(WAIT))
+    with pytest.raises(ServiceError):
+        await local_stage.new_consumer().pair(local_stage.address, local_stage.prefill_boot_id)
+    for chunk in chunks_of(TOKENS, SOURCE, 2 * BLOCK_SIZE):
+        local_stage.producer.chunk_ready(attempt, chunk)
+    local_stage.producer.complete(attempt, completion_of(TOKENS, SOURCE))
+    async with asyncio.timeout(WAIT):
+        await pull.released()
+        await stopping
+    await until(lambda: local_stage.consumer.num_peers == 0)
