@@ -37,10 +37,6 @@ class DecodeJob:
         self._pull_span: Span | None = None
         self._generate_span: Span | None = None
 
-    @property
-    def has_room(self) -> bool:
-        return self.room.done()
-
     def grant(self, grant: Grant) -> None:
         """Room is reserved."""
         if not self.room.done():

@@ -14,6 +14,7 @@ from decode_svc.admission import Admission
 from decode_svc.attempt import Attempt, Grant
 from decode_svc.config import DecodeSettings
 from decode_svc.job import DecodeJob
+from decode_svc.job_table import JobTable
 from decode_svc.outbox import Outbox
 from decode_svc.pairings import Pairings
 from decode_svc.scheduler import DecodeScheduler
@@ -52,8 +53,7 @@ class DecodeWorker:
         metrics = parts.metrics
         self._transfers = parts.transfers
         self._loop = asyncio.get_running_loop()
-        self._jobs: dict[bytes, DecodeJob] = {}
-        self._by_handle: dict[tuple[int, int], DecodeJob] = {}
+        self._jobs = JobTable()
         self._outboxes: dict[int, Outbox] = {}
         self._num_sessions = 0
         self._ended = Tombstones(clock=clock)
@@ -106,7 +106,7 @@ class DecodeWorker:
 
     def hand_over(self) -> None:
         """Ends every attempt, so that its gateway continues it on another worker."""
-        for job in list(self._jobs.values()):
+        for job in self._jobs.all():
             self._fail(job, Unavailable("this worker is draining", reason="WORKER_DRAINING"))
 
     async def aclose(self) -> None:
@@ -128,7 +128,7 @@ class DecodeWorker:
 
     def close_session(self, session: int) -> None:
         """Cancels every attempt of a session that is over (protocol 2.2)."""
-        for job in [job for job in self._jobs.values() if job.attempt.session == session]:
+        for job in self._jobs.of_session(session):
             self._cancel(job)
         del self._outboxes[session]
 
@@ -138,7 +138,7 @@ class DecodeWorker:
         seconds = self._admission.seconds_left(submit)
         if not self.board.accepting:
             raise Unavailable("this worker takes no new attempts", reason="WORKER_DRAINING")
-        self._admission.check(leg, self._num_waiting())
+        self._admission.check(leg, self._jobs.num_waiting)
         if leg.attempt_id in self._jobs or leg.attempt_id in self._ended:
             text = f"attempt {leg.attempt_id.hex()} exists already"
             raise AlreadyExists(text, reason="ATTEMPT_EXISTS")
@@ -160,7 +160,7 @@ class DecodeWorker:
         job = DecodeJob(
             attempt, self._outboxes[session], pull, parent if submit.traceparent else None
         )
-        self._jobs[leg.attempt_id] = self._by_handle[session, submit.handle] = job
+        self._jobs.add(job)
         self._idle.clear()
         job.deadline = self._loop.call_later(seconds, self._cancel, job)
         job.hand_off = self._loop.create_task(self._hand_off(job))
@@ -168,11 +168,11 @@ class DecodeWorker:
 
     def is_living(self, session: int, handle: int) -> bool:
         """Whether a handle stands for an attempt that is not over."""
-        return (session, handle) in self._by_handle
+        return self._jobs.find_handle(session, handle) is not None
 
     def cancel(self, session: int, handle: int) -> None:
         """Answers Finished(cancelled), also for an attempt that is unknown or over."""
-        if (job := self._by_handle.get((session, handle))) is not None:
+        if (job := self._jobs.find_handle(session, handle)) is not None:
             self._cancel(job)
         else:
             finished = decode_pb2.Finished(handle=handle, outcome=decode_pb2.OUTCOME_CANCELLED)
@@ -247,17 +247,18 @@ class DecodeWorker:
             if (outbox := self._outboxes.get(session)) is not None:
                 outbox.put_step(step)
         for grant in events.grants:
-            if (job := self._find(grant.attempt)) is not None:
+            if (job := self._jobs.find(grant.attempt)) is not None:
+                self._jobs.note_room(job)
                 job.grant(grant)
         for attempt in events.finished:
-            if (job := self._find(attempt)) is not None:
+            if (job := self._jobs.find(attempt)) is not None:
                 self._end(job, outcome.completed(job), None)
         for attempt in events.preempted:
-            if (job := self._find(attempt)) is not None:
+            if (job := self._jobs.find(attempt)) is not None:
                 job.preemptions += 1
                 self._end(job, outcome.preempted(job), None)
         for attempt in events.failed:
-            if (job := self._find(attempt)) is not None:
+            if (job := self._jobs.find(attempt)) is not None:
                 text = "the engine failed to compute a step"
                 self._fail(job, Internal(text, reason="STEP_FAILED"))
         self._post_load(events.load)
@@ -279,9 +280,8 @@ class DecodeWorker:
         if job.ended:
             return
         attempt = job.attempt
-        del self._jobs[attempt.attempt_id]
+        self._jobs.remove(job)
         self._ended.add(attempt.attempt_id)
-        del self._by_handle[attempt.session, attempt.handle]
         job.end(error)
         fence = job.pull.cancel()
         self._engine.post(lambda: self._stepper.remove(attempt, fence.block_ids))
@@ -296,12 +296,6 @@ class DecodeWorker:
         if not self._jobs:
             self._idle.set()
 
-    def _find(self, attempt: Attempt) -> DecodeJob | None:
-        return self._jobs.get(attempt.attempt_id)
-
     def _post_load(self, load: Load) -> None:
         """The engine knows only those that wait for room; others still wait for prefill."""
-        self.board.post(replace(load, waiting=self._num_waiting()))
-
-    def _num_waiting(self) -> int:
-        return sum(not job.has_room for job in self._jobs.values())
+        self.board.post(replace(load, waiting=self._jobs.num_waiting))

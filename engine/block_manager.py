@@ -200,19 +200,28 @@ class BlockManager:
 
     def check(self) -> None:
         """Verifies all bookkeeping against the blocks; AssertionError names the fault."""
+        self.check_blocks(self._blocks)
         recount = dict.fromkeys(STATES, 0)
-        for block_id, block in self._blocks.items():
+        for block in self._blocks.values():
+            recount[block.state] += 1
+        assert recount == self._counts, (recount, self._counts)
+        num_known = sum(block.content is not None for block in self._blocks.values())
+        assert num_known == len(self._by_content), (num_known, len(self._by_content))
+
+    def check_blocks(self, block_ids: Iterable[int]) -> None:
+        """Verifies the sums, and some of the blocks: takes time by their number alone."""
+        counts = self._counts
+        assert sum(counts.values()) == self.num_blocks, (counts, self.num_blocks)
+        assert len(self._free) == counts["free"], (len(self._free), counts)
+        assert len(self._cached) == counts["cached"], (len(self._cached), counts)
+        for block_id in block_ids:
+            block = self._blocks[block_id]
             assert block.state == block.derive_state(), (block_id, block)
             assert not (block.reserved and (block.num_refs or block.num_leases)), (block_id, block)
             assert (block_id in self._free) == (block.state == "free"), (block_id, block)
             assert (block_id in self._cached) == (block.state == "cached"), (block_id, block)
             if block.content is not None:
                 assert self._by_content.get(block.content) == block_id, (block_id, block)
-            recount[block.state] += 1
-        assert recount == self._counts, (recount, self._counts)
-        assert sum(recount.values()) == self.num_blocks, (recount, self.num_blocks)
-        num_known = sum(block.content is not None for block in self._blocks.values())
-        assert num_known == len(self._by_content), (num_known, len(self._by_content))
 
     def _take(self, num_blocks: int) -> list[int]:
         if num_blocks > self.num_available:

@@ -1,0 +1,22 @@
+"""What a worker says about its attempts is what is there."""
+
+from pathlib import Path
+
+from tests.worker.pair import worker_pair
+
+
+async def test_decode_counts_those_without_room_whatever_becomes_of_them(
+    tiny_model: Path,
+) -> None:
+    async with worker_pair(tiny_model) as pair:
+        client = pair.client
+        left_alone = [await client.begin([5] * 20, prefill_leg=False) for _ in range(3)]
+        await client.watch_until("decode", lambda load: load.waiting == 3)
+        await client.cancel(left_alone[0])
+        await client.watch_until("decode", lambda load: load.waiting == 2)
+        running = await client.begin([6] * 20, max_tokens=400, ignore_eos=True)
+        await running.stepped.wait()
+        await client.watch_until("decode", lambda load: (load.waiting, load.running) == (2, 1))
+        for attempt in (*left_alone[1:], running):
+            await client.cancel(attempt)
+        await client.all_blocks_back()
