@@ -1,0 +1,51 @@
+"""A pull fails with the reason of whoever ended it, at whatever moment that is."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from kvtransfer.errors import PullFailed
+from kvtransfer.pull import Pull
+from tests.kvtransfer.stage import (
+    BLOCK_SIZE,
+    WAIT,
+    Stage,
+    new_attempt,
+    prompt,
+)
+
+TOKENS = prompt(2 * BLOCK_SIZE)
+TARGET = [7, 8]
+
+
+async def reason_of(pull: Pull) -> str:
+    with pytest.raises(PullFailed) as caught:
+        async with asyncio.timeout(WAIT):
+            await pull.released()
+    caught.value.fence.lifted.result(WAIT)
+    return caught.value.reason
+
+
+async def test_a_message_for_a_call_that_is_just_over_hides_no_reason(
+    local_stage: Stage,
+) -> None:
+    """Prefill ends the call; Start goes out before the end has been read from it."""
+    attempt = new_attempt()
+    local_stage.producer.register(attempt, TOKENS)
+    local_stage.producer.computing(attempt)
+    pull = local_stage.pull(attempt, TOKENS)
+    await pull.computing()
+    written = asyncio.get_running_loop().create_future()
+
+    def start(_: Any) -> None:
+        # Runs as far as it can at once: the call is over, and nobody has been told yet.
+        with pytest.raises(StopIteration):
+            pull.start(0, TARGET).send(None)
+        written.set_result(None)
+
+    pull._call.add_done_callback(start)
+    await local_stage.server.stop(None)
+    async with asyncio.timeout(WAIT):
+        await written
+    assert await reason_of(pull) in ("PEER_STOPPED", "UNAVAILABLE")
