@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from decode_svc.pace import Pace
 from engine.batch import Sample, SchedulerOutput
 from engine.request import Request, RequestStatus
 from engine.sampling_params import SamplingParams
+from worker.leg import Leg
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +38,20 @@ class Attempt:
     requests: list[Request] = field(default_factory=list)
     released: bool = False
     pace: Pace = field(default_factory=Pace)
+
+    @classmethod
+    def of(cls, leg: Leg, session: int, handle: int) -> Self:
+        return cls(
+            attempt_id=leg.attempt_id,
+            session=session,
+            handle=handle,
+            token_ids=leg.token_ids,
+            num_prompt_tokens=leg.num_prompt_tokens,
+            params=leg.params,
+            choices=leg.choices,
+            cache_salt=leg.cache_salt,
+            block_hashes=leg.block_hashes,
+        )
 
     @property
     def num_tokens(self) -> int:

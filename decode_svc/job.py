@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
 
 from chassis.errors import ServiceError
 from chassis.telemetry import Span, TraceContext, start_span
@@ -33,15 +32,23 @@ class DecodeJob:
         self.preemptions = 0
         self._parent = parent
         self._pull_began = 0.0
-        self._queue_span = start_span("decode.queue", parent=parent)
+        # Each is None once it has ended.
+        self._queue_span: Span | None = start_span("decode.queue", parent=parent)
         self._pull_span: Span | None = None
         self._generate_span: Span | None = None
+
+    @property
+    def log_extra(self) -> dict[str, object]:
+        """Names the request in a log line."""
+        return {"fields": {"request": self._parent.trace_id}} if self._parent else {}
 
     def grant(self, grant: Grant) -> None:
         """Room is reserved."""
         if not self.room.done():
             self.room.set_result(grant)
-        self._queue_span.end()
+        if self._queue_span is not None:
+            self._queue_span.end()
+            self._queue_span = None
         self._pull_began = time.monotonic()
         self._pull_span = start_span(
             "kv.pull",
@@ -53,20 +60,14 @@ class DecodeJob:
         """Every byte is here; the first step follows."""
         self._generate_span = start_span("decode.generate", parent=self._parent)
 
-    def released(self, records: Sequence[ChunkRecord]) -> None:
+    def released(self) -> None:
         """The hand-off is over, and went well."""
-        if records:
+        if self.pull.records:
             self.transfer_seconds = time.monotonic() - self._pull_began
         if self._pull_span is not None:
-            for record in records:
-                self._pull_span.event("chunk", _facts(record), record.end_ns)
-            self._pull_span.set(
-                {
-                    "baton.blocks": sum(record.num_blocks for record in records),
-                    "baton.bytes": sum(record.num_bytes for record in records),
-                }
-            )
+            self._describe_pull(self._pull_span)
             self._pull_span.end()
+            self._pull_span = None
 
     def end(self, error: ServiceError | None) -> None:
         """Nothing more happens here; ends what is open."""
@@ -74,17 +75,30 @@ class DecodeJob:
         for waiting in (self.room, self.hand_off, self.deadline):
             if waiting is not None:
                 waiting.cancel()
-        pace = self.attempt.pace
         if self._generate_span is not None:
-            itl = {f"baton.itl.{name}": gap for name, gap in pace.percentiles().items()}
-            self._generate_span.set(
-                {"baton.steps": pace.num_steps, "baton.preemptions": self.preemptions, **itl}
-            )
+            self._describe_generation(self._generate_span)
         for span in (self._queue_span, self._pull_span, self._generate_span):
             if span is not None:
                 if error is not None:
                     span.fail(error.message, error.reason)
                 span.end()
+
+    def _describe_pull(self, span: Span) -> None:
+        """What has arrived, whether it was of use or not."""
+        records = self.pull.records
+        for record in records:
+            span.event("chunk", _facts(record), record.end_ns)
+        span.set(
+            {
+                "baton.blocks": sum(record.num_blocks for record in records),
+                "baton.bytes": sum(record.num_bytes for record in records),
+            }
+        )
+
+    def _describe_generation(self, span: Span) -> None:
+        pace = self.attempt.pace
+        itl = {f"baton.itl.{name}": gap for name, gap in pace.percentiles().items()}
+        span.set({"baton.steps": pace.num_steps, "baton.preemptions": self.preemptions, **itl})
 
 
 def _facts(record: ChunkRecord) -> dict[str, int | float | str]:

@@ -1,9 +1,9 @@
 """Pairing ahead of the first request."""
 
-import asyncio
 import logging
 
 from baton.v1 import decode_pb2
+from chassis.background import Background
 from chassis.errors import ServiceError
 from kvtransfer.consumer import Consumer
 from kvtransfer.errors import TransferError
@@ -16,18 +16,15 @@ class Pairings:
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
 
     def begin(self, pair: decode_pb2.Pair) -> None:
         """Returns at once; a worker that cannot be paired with is logged."""
-        task = asyncio.create_task(self._pair(pair))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._background.spawn(self._pair(pair))
 
-    def cancel(self) -> None:
+    async def close(self) -> None:
         """Gives up what is under way."""
-        for task in self._tasks:
-            task.cancel()
+        await self._background.close()
 
     async def _pair(self, pair: decode_pb2.Pair) -> None:
         try:

@@ -1,16 +1,20 @@
 """One gateway's stream: what it says is done at once, what is said to it goes out in turn."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc.aio
 
 from baton.v1 import decode_pb2
-from chassis.errors import FailedPrecondition, InvalidArgument, ServiceError
+from chassis.error_table import INTERNAL_MESSAGE
+from chassis.errors import FailedPrecondition, Internal, InvalidArgument, ServiceError
 from decode_svc.outbox import Outbox
 from decode_svc.worker import DecodeWorker
 from kvtransfer.failure import failure_to_pb
+
+log = logging.getLogger(__name__)
 
 HELLO_SECONDS = 10.0
 
@@ -68,8 +72,15 @@ class Session:
         try:
             self._worker.submit(number, submit)
         except ServiceError as error:
-            rejected = decode_pb2.Rejected(handle=submit.handle, failure=failure_to_pb(error))
-            self._outbox.put(decode_pb2.SessionResponse(rejected=rejected))
+            self._reject(submit.handle, error)
+        except Exception:
+            # A bug of ours concerns this attempt, and not all others of the session.
+            log.exception("attempt %s could not be taken", submit.attempt_id.hex())
+            self._reject(submit.handle, Internal(INTERNAL_MESSAGE, reason="INTERNAL"))
+
+    def _reject(self, handle: int, error: ServiceError) -> None:
+        rejected = decode_pb2.Rejected(handle=handle, failure=failure_to_pb(error))
+        self._outbox.put(decode_pb2.SessionResponse(rejected=rejected))
 
 
 async def _first_result(*tasks: "asyncio.Future[None]") -> None:

@@ -73,8 +73,13 @@ class DecodeStepper:
     def join(self, attempt: Attempt, first_samples: Sequence[FirstSample]) -> None:
         """Its prompt has arrived: it runs in the very next step."""
         self._held[attempt.attempt_id] = []
-        for source, destination in self._scheduler.join(attempt.attempt_id, first_samples):
-            self._runner.kv_cache.copy_block(source, destination)
+        copies = self._scheduler.join(attempt.attempt_id, first_samples)
+        try:
+            for source, destination in copies:
+                self._runner.kv_cache.copy_block(source, destination)
+        except Exception:
+            log.exception("attempt %s: a block could not be copied", attempt.attempt_id.hex())
+            self._fail((attempt,))
 
     def release(self, attempt: Attempt) -> None:
         """What it computed may leave; a no-op for one that is over."""
@@ -130,7 +135,7 @@ class DecodeStepper:
             result = self._runner.run(plan.output)
         except Exception:
             log.exception("step %d failed", self._steps + 1)
-            self._fail(plan)
+            self._fail(tuple(dict.fromkeys(plan.attempts)))
             return
         self._steps += 1
         rows = self._scheduler.update(plan, result)
@@ -148,9 +153,8 @@ class DecodeStepper:
         finished = tuple(attempt for attempt in ended if attempt.is_finished)
         self._tell(DecodeEvents(self.load(), outputs=pack(leaving), finished=finished))
 
-    def _fail(self, plan: DecodePlan) -> None:
-        """Whatever went wrong, only the requests of this step are lost."""
-        failed = tuple(dict.fromkeys(plan.attempts))
+    def _fail(self, failed: tuple[Attempt, ...]) -> None:
+        """Whatever went wrong, only the attempts that it concerns are lost."""
         for attempt in failed:
             self.remove(attempt, ())
         self._tell(DecodeEvents(self.load(), failed=failed))

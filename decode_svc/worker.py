@@ -5,14 +5,22 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from baton.v1 import decode_pb2
-from chassis.errors import AlreadyExists, Internal, ServiceError, Unavailable
+from chassis.error_table import INTERNAL_MESSAGE
+from chassis.errors import (
+    AlreadyExists,
+    Internal,
+    ServiceError,
+    Unavailable,
+)
 from chassis.telemetry import TraceContext
 from decode_svc import outcome
 from decode_svc.admission import Admission
 from decode_svc.attempt import Attempt, Grant
 from decode_svc.config import DecodeSettings
+from decode_svc.hand_off import HandOff
 from decode_svc.job import DecodeJob
 from decode_svc.job_table import JobTable
 from decode_svc.outbox import Outbox
@@ -23,7 +31,6 @@ from engine.block_manager import BlockManager
 from engine.loop import EngineLoop
 from kvtransfer.consumer import Consumer
 from kvtransfer.errors import PullFailed
-from kvtransfer.handoff import Completion
 from kvtransfer.pull import PullTimeouts
 from kvtransfer.tombstones import Tombstones
 from worker.leg import Leg
@@ -90,6 +97,7 @@ class DecodeWorker:
         )
         self._engine = EngineLoop(self._stepper, on_failure=parts.on_failure)
         self._watchdog = Watchdog((self._engine, parts.transfers), parts.on_failure)
+        self._hand_off = HandOff(self._engine, self._stepper, vocab_size=model.limits.vocab_size)
 
     async def start(self) -> None:
         """Warms up, then takes work."""
@@ -113,7 +121,7 @@ class DecodeWorker:
         """Ends what is left and stops the engine thread."""
         self.board.set_accepting(False)
         self.hand_over()
-        self.pairings.cancel()
+        await self.pairings.close()
         await self._consumer.close()
         await asyncio.to_thread(self._engine.stop)
         self._watchdog.stop()
@@ -142,17 +150,7 @@ class DecodeWorker:
         if leg.attempt_id in self._jobs or leg.attempt_id in self._ended:
             text = f"attempt {leg.attempt_id.hex()} exists already"
             raise AlreadyExists(text, reason="ATTEMPT_EXISTS")
-        attempt = Attempt(
-            attempt_id=leg.attempt_id,
-            session=session,
-            handle=submit.handle,
-            token_ids=leg.token_ids,
-            num_prompt_tokens=leg.num_prompt_tokens,
-            params=leg.params,
-            choices=leg.choices,
-            cache_salt=leg.cache_salt,
-            block_hashes=leg.block_hashes,
-        )
+        attempt = Attempt.of(leg, session, submit.handle)
         pull = self._consumer.open(
             leg.attempt_id, submit.prefill_address, submit.prefill_boot_id, leg.token_ids
         )
@@ -163,7 +161,8 @@ class DecodeWorker:
         self._jobs.add(job)
         self._idle.clear()
         job.deadline = self._loop.call_later(seconds, self._cancel, job)
-        job.hand_off = self._loop.create_task(self._hand_off(job))
+        job.hand_off = self._loop.create_task(self._run_hand_off(job))
+        job.hand_off.add_done_callback(lambda task: self._after_hand_off(job, task))
         self._post_load(self.board.load)
 
     def is_living(self, session: int, handle: int) -> bool:
@@ -189,52 +188,28 @@ class DecodeWorker:
 
     # The hand-off of one attempt.
 
-    async def _hand_off(self, job: DecodeJob) -> None:
-        attempt, pull = job.attempt, job.pull
+    async def _run_hand_off(self, job: DecodeJob) -> None:
         try:
-            await pull.computing()
-            self._engine.post(lambda: self._stepper.add(attempt))
-            grant = await self._room(job)
-            await pull.start(grant.cached_tokens, grant.block_ids)
-            completion = await pull.complete()
-            self._check_completion(attempt, completion)
-            job.begin()
-            self._engine.post(lambda: self._stepper.join(attempt, completion.first_samples))
-            await pull.released()
+            await self._hand_off.run(job)
         except PullFailed as failure:
             self._on_pull_failed(job, failure)
         except ServiceError as error:
             self._fail(job, error)
         else:
-            job.released(pull.records)
-            for record in pull.records:
+            for record in job.pull.records:
                 self._transferred.labels(record.transport).inc(record.num_bytes)
-            self._engine.post(lambda: self._stepper.release(attempt))
 
-    async def _room(self, job: DecodeJob) -> Grant:
-        """Waits for room. Raises PullFailed as soon as prefill gives the attempt up."""
-        given_up = asyncio.ensure_future(job.pull.complete())
-        try:
-            await asyncio.wait((job.room, given_up), return_when=asyncio.FIRST_COMPLETED)
-            if given_up.done():
-                given_up.result()
-            return await job.room
-        finally:
-            given_up.cancel()
+    def _after_hand_off(self, job: DecodeJob, task: "asyncio.Task[None]") -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if error is not None and not job.ended:
+            self._fail_unforeseen(job, error)
 
     def _on_pull_failed(self, job: DecodeJob, failure: PullFailed) -> None:
         # Every choice ended on its first token: prefill let go, and there is nothing to do here.
         if failure.reason == "REQUEST_ENDED":
-            self._end(job, outcome.completed(job), None)
+            self._complete(job)
         else:
             self._fail(job, failure.error)
-
-    def _check_completion(self, attempt: Attempt, completion: Completion) -> None:
-        samples = completion.first_samples
-        choices = tuple(sample.choice for sample in samples)
-        known = all(sample.token_id < self._model.limits.vocab_size for sample in samples)
-        if choices != attempt.choices or completion.num_tokens != attempt.num_tokens or not known:
-            raise Internal(f"prefill completed another prompt: {completion}", reason="BAD_COMPLETE")
 
     # For the engine thread.
 
@@ -247,31 +222,54 @@ class DecodeWorker:
             if (outbox := self._outboxes.get(session)) is not None:
                 outbox.put_step(step)
         for grant in events.grants:
-            if (job := self._jobs.find(grant.attempt)) is not None:
-                self._jobs.note_room(job)
-                job.grant(grant)
+            self._tell(grant.attempt, partial(self._on_grant, grant))
         for attempt in events.finished:
-            if (job := self._jobs.find(attempt)) is not None:
-                self._end(job, outcome.completed(job), None)
+            self._tell(attempt, self._complete)
         for attempt in events.preempted:
-            if (job := self._jobs.find(attempt)) is not None:
-                job.preemptions += 1
-                self._end(job, outcome.preempted(job), None)
+            self._tell(attempt, self._on_preempted)
         for attempt in events.failed:
-            if (job := self._jobs.find(attempt)) is not None:
-                text = "the engine failed to compute a step"
-                self._fail(job, Internal(text, reason="STEP_FAILED"))
+            self._tell(attempt, self._on_step_failed)
         self._post_load(events.load)
 
+    def _tell(self, attempt: Attempt, news: Callable[[DecodeJob], None]) -> None:
+        if (job := self._jobs.find(attempt)) is None:
+            return
+        try:
+            news(job)
+        except Exception as error:
+            self._fail_unforeseen(job, error)
+
+    def _on_grant(self, grant: Grant, job: DecodeJob) -> None:
+        self._jobs.note_room(job)
+        job.grant(grant)
+
+    def _on_preempted(self, job: DecodeJob) -> None:
+        job.preemptions += 1
+        self._end(job, outcome.preempted(job), None)
+
+    def _on_step_failed(self, job: DecodeJob) -> None:
+        self._fail(job, Internal("the engine failed to compute a step", reason="STEP_FAILED"))
+
     # Ends.
+
+    def _complete(self, job: DecodeJob) -> None:
+        self._end(job, outcome.completed(job), None)
 
     def _cancel(self, job: DecodeJob) -> None:
         self._end(job, outcome.cancelled(job), None)
 
     def _fail(self, job: DecodeJob, error: ServiceError) -> None:
         if not job.ended:
-            log.info("attempt %s: %s: %s", job.attempt.attempt_id.hex(), error.reason, error)
+            attempt_id = job.attempt.attempt_id.hex()
+            log.info("attempt %s: %s: %s", attempt_id, error.reason, error, extra=job.log_extra)
         self._end(job, outcome.failed(job, error), error)
+
+    def _fail_unforeseen(self, job: DecodeJob, error: BaseException) -> None:
+        """A bug of ours ends the attempt that met it, and no other."""
+        attempt_id = job.attempt.attempt_id.hex()
+        log.error("attempt %s failed", attempt_id, exc_info=error, extra=job.log_extra)
+        internal = Internal(INTERNAL_MESSAGE, reason="INTERNAL")
+        self._end(job, outcome.failed(job, internal), internal)
 
     def _end(
         self, job: DecodeJob, finished: decode_pb2.Finished, error: ServiceError | None
@@ -282,8 +280,8 @@ class DecodeWorker:
         attempt = job.attempt
         self._jobs.remove(job)
         self._ended.add(attempt.attempt_id)
-        job.end(error)
         fence = job.pull.cancel()
+        job.end(error)
         self._engine.post(lambda: self._stepper.remove(attempt, fence.block_ids))
         if fence.block_ids:
             # Posted after the removal, also where the fence lifts at once.

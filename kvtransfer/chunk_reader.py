@@ -75,7 +75,10 @@ class ChunkReader:
 
         def on_done(done: "asyncio.Future[float]") -> None:
             timer.cancel()
-            self._on_read(read, done)
+            try:
+                self._on_read(read, done.result())
+            except Exception as error:
+                self._on_failure(error)
 
         asyncio.wrap_future(read.done).add_done_callback(on_done)
 
@@ -112,16 +115,13 @@ class ChunkReader:
         first = (chunk.first_token - self._cached_tokens) // self._block_size
         return self._block_ids[first : first + num_blocks]
 
-    def _on_read(self, read: BlockRead, done: "asyncio.Future[float]") -> None:
-        if (error := done.exception()) is not None:
-            self._on_failure(error)
-            return
+    def _on_read(self, read: BlockRead, seconds: float) -> None:
         num_blocks = len(read.local_ids)
         record = ChunkRecord(
             num_blocks,
             num_blocks * self._transfers.block_bytes,
             self._transfers.transport_name,
-            done.result(),
+            seconds,
             time.time_ns(),
         )
         self.records.append(record)

@@ -1,11 +1,11 @@
 """The decode side of hand-offs: pairs with prefill workers and pulls attempts from them."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from baton.v1 import kv_transfer_pb2
+from chassis.background import Background
 from chassis.channel import INNER, open_channel
 from chassis.errors import ServiceError
 from kvtransfer.fence import Fence
@@ -44,7 +44,7 @@ class Consumer:
         self._pairings: dict[bytes, asyncio.Task[PrefillPeer]] = {}
         self._removals: dict[bytes, asyncio.Future[None]] = {}
         self._pulls: set[Pull] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
 
     @property
     def num_peers(self) -> int:
@@ -85,13 +85,14 @@ class Consumer:
         """Cancels what is open and closes the connections. Idempotent."""
         for pull in tuple(self._pulls):
             pull.cancel()
-        pending = [*self._pairings.values(), *self._tasks]
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
+        pairings = tuple(self._pairings.values())
+        for pairing in pairings:
+            pairing.cancel()
+        await asyncio.gather(*pairings, return_exceptions=True)
+        await self._background.close()
         for peer in tuple(self._peers.values()):
-            self._lose(peer)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._forget(peer)
+            await peer.close()
 
     async def _paired(self, address: str, boot_id: bytes) -> PrefillPeer:
         pairing = self._pairings.get(boot_id)
@@ -115,7 +116,7 @@ class Consumer:
             if other.address == address:
                 self._lose(other)
         self._peers[boot_id] = peer
-        self._spawn(self._watch(peer))
+        self._background.spawn(self._watch(peer))
         return peer
 
     def _after_pairing(self, boot_id: bytes, pairing: "asyncio.Task[PrefillPeer]") -> None:
@@ -137,7 +138,7 @@ class Consumer:
         if lost:
             self._lose(peer)
         elif not fence.lifted.done():
-            self._spawn(self._nudge(peer, fence))
+            self._background.spawn(self._nudge(peer, fence))
 
     async def _watch(self, peer: PrefillPeer) -> None:
         """Forgets a peer whose connection broke, as nobody may ever pull from it again."""
@@ -151,13 +152,16 @@ class Consumer:
                 self._lose(peer)
 
     def _lose(self, peer: PrefillPeer) -> None:
-        """Ends all reads from the peer, then forgets its agent (protocol 4.8)."""
+        self._forget(peer)
+        self._background.spawn(peer.close())
+
+    def _forget(self, peer: PrefillPeer) -> None:
+        """Ends all reads from the peer, then removes its agent (protocol 4.8)."""
         del self._peers[peer.boot_id]
         self._pairings.pop(peer.boot_id, None)
         removal = asyncio.wrap_future(self._transfers.disconnect(peer.name))
         self._removals[peer.boot_id] = removal
         removal.add_done_callback(lambda _: self._removals.pop(peer.boot_id, None))
-        self._spawn(peer.close())
 
     async def _nudge(self, peer: PrefillPeer, fence: Fence) -> None:
         """Keeps a peer polling until reads whose Pull is gone have ended."""
@@ -168,8 +172,3 @@ class Consumer:
                 return
             with suppress(ServiceError):
                 await peer.handshake(self._handshake(peer.boot_id), seconds=NUDGE_SECONDS)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

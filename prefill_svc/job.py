@@ -52,6 +52,11 @@ class PrefillJob:
     def attempt_id(self) -> bytes:
         return self.prompt.attempt_id
 
+    @property
+    def log_extra(self) -> dict[str, object]:
+        """Names the request in a log line."""
+        return {"fields": {"request": self._parent.trace_id}} if self._parent else {}
+
     def begin(self) -> None:
         """All blocks are there and the first chunk is about to be computed."""
         self.admitted = True

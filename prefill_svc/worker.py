@@ -2,7 +2,10 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
 
+from chassis.error_table import INTERNAL_MESSAGE
 from chassis.errors import (
     Aborted,
     Cancelled,
@@ -164,19 +167,27 @@ class PrefillWorker:
     def _on_events(self, events: PrefillEvents) -> None:
         """Jobs that have ended meanwhile are skipped: their blocks are on their way back."""
         for admission in events.admissions:
-            if (job := self._jobs.get(admission.prompt.attempt_id)) is not None:
-                self._on_admission(job, admission)
+            self._tell(admission.prompt, partial(self._on_admission, admission))
         for progress in events.progress:
-            if (job := self._jobs.get(progress.prompt.attempt_id)) is not None:
-                self._on_progress(job, progress, events.step)
+            self._tell(progress.prompt, partial(self._on_progress, progress, events.step))
         for prompt in events.failed:
-            if (job := self._jobs.get(prompt.attempt_id)) is not None:
-                self.end(job, Internal("the engine failed to compute a step", reason="STEP_FAILED"))
-        if events.revoke is not None and (job := self._jobs.get(events.revoke.attempt_id)):
-            self.end(job, Aborted("an older prompt needs the room", reason="LEASE_REVOKED"))
+            self._tell(prompt, self._on_step_failed)
+        if events.revoke is not None:
+            self._tell(events.revoke, self._on_revoke)
         self.board.post(events.load)
         if events.load.waiting and not events.load.running:
             self._nudge_later()
+
+    def _tell(self, prompt: Prompt, news: Callable[[PrefillJob], None]) -> None:
+        """A bug of ours ends the attempt that met it, and no other."""
+        if (job := self._jobs.get(prompt.attempt_id)) is None:
+            return
+        try:
+            news(job)
+        except Exception:
+            attempt_id = prompt.attempt_id.hex()
+            log.exception("attempt %s failed", attempt_id, extra=job.log_extra)
+            self.end(job, Internal(INTERNAL_MESSAGE, reason="INTERNAL"))
 
     def _nudge_later(self) -> None:
         """Makes the scheduler look again: time alone can give a starved prompt its room."""
@@ -189,14 +200,20 @@ class PrefillWorker:
         if self.board.load.waiting:
             self._nudge_later()
 
-    def _on_admission(self, job: PrefillJob, admission: Admission) -> None:
+    def _on_step_failed(self, job: PrefillJob) -> None:
+        self.end(job, Internal("the engine failed to compute a step", reason="STEP_FAILED"))
+
+    def _on_revoke(self, job: PrefillJob) -> None:
+        self.end(job, Aborted("an older prompt needs the room", reason="LEASE_REVOKED"))
+
+    def _on_admission(self, admission: Admission, job: PrefillJob) -> None:
         job.begin()
         if job.prompt.hand_off:
             self.producer.computing(job.attempt_id)
         if admission.chunk is not None:
             self.producer.chunk_ready(job.attempt_id, admission.chunk)
 
-    def _on_progress(self, job: PrefillJob, progress: Progress, step: int) -> None:
+    def _on_progress(self, progress: Progress, step: int, job: PrefillJob) -> None:
         job.advance(progress, step)
         if progress.chunk is not None:
             self.producer.chunk_ready(job.attempt_id, progress.chunk)
@@ -225,7 +242,8 @@ class PrefillWorker:
         self._engine.post(lambda: self._stepper.scheduler.remove(job.attempt_id))
         job.end(error)
         if error is not None:
-            log.info("attempt %s ended: %s: %s", job.attempt_id.hex(), error.reason, error)
+            attempt_id = job.attempt_id.hex()
+            log.info("attempt %s: %s: %s", attempt_id, error.reason, error, extra=job.log_extra)
         if not self._jobs:
             self._idle.set()
 

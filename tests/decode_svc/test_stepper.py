@@ -23,6 +23,7 @@ class ScriptedRunner:
         self.kv_cache = self
         self.copies: list[tuple[int, int]] = []
         self.fails = False
+        self.copy_fails = False
         self._next = 60
 
     def run(self, output: SchedulerOutput) -> ModelRunnerOutput:
@@ -35,6 +36,8 @@ class ScriptedRunner:
         )
 
     def copy_block(self, source: int, destination: int) -> None:
+        if self.copy_fails:
+            raise RuntimeError("the kernel is broken")
         self.copies.append((source, destination))
 
 
@@ -58,7 +61,13 @@ class Bench:
             self.events.append,
         )
 
-    def join(self, name: str, session: int = 1, max_tokens: int = 100) -> Attempt:
+    def join(
+        self,
+        name: str,
+        session: int = 1,
+        max_tokens: int = 100,
+        first: tuple[FirstSample, ...] = FIRST,
+    ) -> Attempt:
         tokens = [ord(name)] * 6
         attempt = Attempt(
             attempt_id=name.encode() * 16,
@@ -67,13 +76,13 @@ class Bench:
             token_ids=tokens,
             num_prompt_tokens=6,
             params=SamplingParams(max_tokens=max_tokens),
-            choices=(0,),
+            choices=tuple(sample.choice for sample in first),
             cache_salt=b"",
             block_hashes=hash_blocks(tokens, BLOCK_SIZE),
         )
         self.stepper.add(attempt)
         self.stepper.step()
-        self.stepper.join(attempt, FIRST)
+        self.stepper.join(attempt, first)
         return attempt
 
     def step(self) -> bool:
@@ -182,6 +191,19 @@ def test_what_runs_is_told_before_the_step_that_may_never_end() -> None:
     before, after = bench.events[-2:]
     assert (before.load.running, before.failed) == (1, ())
     assert after.failed
+
+
+def test_a_block_that_cannot_be_copied_ends_its_attempt_and_no_other() -> None:
+    bench = Bench()
+    bench.stepper.release(bench.join("a"))
+    bench.runner.copy_fails = True
+    broken = bench.join("b", first=(FirstSample(0, 50), FirstSample(1, 51)))
+    assert bench.events[-1].failed == (broken,)
+    bench.stepper.release(broken)
+    bench.events.clear()
+    bench.step()
+    assert [list(events.outputs[1].handles) for events in bench.events] == [[ord("a")]]
+    assert bench.blocks.counts().used == 2
 
 
 def test_an_idle_engine_tells_only_what_changed() -> None:

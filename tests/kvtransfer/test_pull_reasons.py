@@ -11,12 +11,13 @@ from tests.kvtransfer.stage import (
     BLOCK_SIZE,
     WAIT,
     Stage,
+    chunks_of,
     new_attempt,
     prompt,
 )
 
 TOKENS = prompt(2 * BLOCK_SIZE)
-TARGET = [7, 8]
+SOURCE, TARGET = [5, 6], [7, 8]
 
 
 async def reason_of(pull: Pull) -> str:
@@ -49,3 +50,16 @@ async def test_a_message_for_a_call_that_is_just_over_hides_no_reason(
     async with asyncio.timeout(WAIT):
         await written
     assert await reason_of(pull) in ("PEER_STOPPED", "UNAVAILABLE")
+
+
+async def test_a_bug_while_a_read_is_noted_ends_the_pull(
+    local_stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("kvtransfer.chunk_reader.ChunkRecord", broken)
+    attempt = new_attempt()
+    pull = await local_stage.started(attempt, TOKENS, TARGET)
+    local_stage.producer.chunk_ready(attempt, chunks_of(TOKENS, SOURCE, BLOCK_SIZE)[0])
+    assert await reason_of(pull) == "INTERNAL"
