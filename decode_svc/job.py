@@ -8,6 +8,7 @@ from chassis.telemetry import Span, TraceContext, start_span
 from decode_svc.attempt import Attempt, Grant
 from decode_svc.outbox import Outbox
 from kvtransfer.chunk_reader import ChunkRecord
+from kvtransfer.fence import Fence
 from kvtransfer.pull import Pull
 
 
@@ -69,12 +70,15 @@ class DecodeJob:
             self._pull_span.end()
             self._pull_span = None
 
-    def end(self, error: ServiceError | None) -> None:
-        """Nothing more happens here; ends what is open."""
+    def end(self, error: ServiceError | None, fence: Fence) -> None:
+        """Nothing more happens here; ends what is open. ``fence``: what the pull left behind."""
         self.ended = True
         for waiting in (self.room, self.hand_off, self.deadline):
             if waiting is not None:
                 waiting.cancel()
+        if self._pull_span is not None:
+            self._describe_pull(self._pull_span)
+            self._pull_span.set({"baton.fenced_blocks": len(fence.block_ids)})
         if self._generate_span is not None:
             self._describe_generation(self._generate_span)
         for span in (self._queue_span, self._pull_span, self._generate_span):

@@ -11,6 +11,8 @@ from baton.v1 import decode_pb2
 from chassis.error_table import INTERNAL_MESSAGE
 from chassis.errors import (
     AlreadyExists,
+    Cancelled,
+    DeadlineExceeded,
     Internal,
     ServiceError,
     Unavailable,
@@ -160,7 +162,7 @@ class DecodeWorker:
         )
         self._jobs.add(job)
         self._idle.clear()
-        job.deadline = self._loop.call_later(seconds, self._cancel, job)
+        job.deadline = self._loop.call_later(seconds, self._expire, job)
         job.hand_off = self._loop.create_task(self._run_hand_off(job))
         job.hand_off.add_done_callback(lambda task: self._after_hand_off(job, task))
         self._post_load(self.board.load)
@@ -195,7 +197,7 @@ class DecodeWorker:
             self._on_pull_failed(job, failure)
         except ServiceError as error:
             self._fail(job, error)
-        else:
+        finally:
             for record in job.pull.records:
                 self._transferred.labels(record.transport).inc(record.num_bytes)
 
@@ -256,7 +258,12 @@ class DecodeWorker:
         self._end(job, outcome.completed(job), None)
 
     def _cancel(self, job: DecodeJob) -> None:
-        self._end(job, outcome.cancelled(job), None)
+        error = Cancelled("the attempt was given up", reason="CANCELLED")
+        self._end(job, outcome.cancelled(job), error)
+
+    def _expire(self, job: DecodeJob) -> None:
+        error = DeadlineExceeded("the deadline has passed", reason="DEADLINE_EXCEEDED")
+        self._end(job, outcome.cancelled(job), error)
 
     def _fail(self, job: DecodeJob, error: ServiceError) -> None:
         if not job.ended:
@@ -281,7 +288,7 @@ class DecodeWorker:
         self._jobs.remove(job)
         self._ended.add(attempt.attempt_id)
         fence = job.pull.cancel()
-        job.end(error)
+        job.end(error, fence)
         self._engine.post(lambda: self._stepper.remove(attempt, fence.block_ids))
         if fence.block_ids:
             # Posted after the removal, also where the fence lifts at once.

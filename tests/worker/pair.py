@@ -37,11 +37,12 @@ ENGINE = EngineSettings(
 
 @dataclass(frozen=True, slots=True)
 class WorkerPair:
-    """The workers, what plays the gateway, and the fabric between their pools."""
+    """The workers and their parts by role, what plays the gateway, and the fabric in between."""
 
     prefill: PrefillWorker
     decode: DecodeWorker
     client: SplitClient
+    parts: dict[str, Parts]
     fabric: LocalFabric
     failures: list[BaseException]
     """What the workers would have ended the process for."""
@@ -86,7 +87,7 @@ async def worker_pair(
         client = SplitClient(*channels, prefill_address=addresses[0])
         await client.open()
         stack.push_async_callback(client.close)
-        yield WorkerPair(prefilling, decoding, client, fabric, failures)
+        yield WorkerPair(prefilling, decoding, client, parts, fabric, failures)
 
 
 @contextmanager
