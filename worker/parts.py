@@ -63,10 +63,9 @@ async def open_parts(
     telemetry.setup(service, identity.boot_id.hex())
     try:
         metrics = Metrics()
-        with (
-            open_transfers(model, identity.boot_id, on_failure) as transfers,
-            serve_page(metrics, server),
-        ):
-            yield Parts(identity, model, transfers, metrics, on_failure)
+        pool = model.runner.kv_cache.tensor
+        async with open_transfers(pool, identity.boot_id, on_failure) as transfers:
+            with serve_page(metrics, server):
+                yield Parts(identity, model, transfers, metrics, on_failure)
     finally:
         telemetry.shutdown()
