@@ -64,8 +64,6 @@ def notes(span: TraceSpan) -> list[str]:
     if cached := span.number("baton.cached_tokens"):
         parts.append(f"{counted(cached, 'token')} cached")
     parts += _decoding(span)
-    if waited := span.number("baton.queue_position"):
-        parts.append(f"position {waited:.0f}")
     status = span.attributes.get(STATUS_CODE)
     if not span.error and status not in (None, "OK"):
         parts.append(str(status))

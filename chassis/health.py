@@ -35,10 +35,6 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def is_ready(self, service: str) -> bool:
-        """What Check would say."""
-        return bool(self._status.get(service) == SERVING)
-
     async def Check(
         self, request: health_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> health_pb2.HealthCheckResponse:

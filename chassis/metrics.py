@@ -14,6 +14,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Literal
 
 from prometheus_client import (
@@ -24,7 +25,7 @@ from prometheus_client import (
     ProcessCollector,
     start_http_server,
 )
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
@@ -78,7 +79,14 @@ class Metrics:
 
         ``read`` runs on the page's thread. Not shown by a page that several processes share.
         """
-        self.registry.register(_ObservedGauge(name, help, label, read))
+        self.registry.register(_Observed(GaugeMetricFamily, name, help, label, read))
+
+    def observed_counter(
+        self, name: str, help: str, label: str, read: Callable[[], Mapping[str, float]]
+    ) -> None:
+        """As ``observed_gauge``, for what only grows; the name ends in ``_total``."""
+        assert name.endswith("_total"), f"counter {name} must end in _total"
+        self.registry.register(_Observed(CounterMetricFamily, name, help, label, read))
 
     @contextmanager
     def serve(self, host: str, port: int) -> Iterator[int]:
@@ -125,17 +133,23 @@ def forget_process(pid: int) -> None:
     mark_process_dead(pid)  # type: ignore[no-untyped-call]
 
 
-class _ObservedGauge(Collector):
+class _Observed(Collector):
     def __init__(
-        self, name: str, help: str, label: str, read: Callable[[], Mapping[str, float]]
+        self,
+        family: type[GaugeMetricFamily] | type[CounterMetricFamily],
+        name: str,
+        help: str,
+        label: str,
+        read: Callable[[], Mapping[str, float]],
     ) -> None:
-        self._name, self._help, self._label, self._read = name, help, label, read
+        self._make_family = partial(family, name, help, labels=[label])
+        self._read = read
 
     def describe(self) -> list[Metric]:
-        return [GaugeMetricFamily(self._name, self._help, labels=[self._label])]
+        return [self._make_family()]
 
     def collect(self) -> list[Metric]:
-        family = GaugeMetricFamily(self._name, self._help, labels=[self._label])
+        family = self._make_family()
         for value, number in self._read().items():
             family.add_metric([value], number)
         return [family]

@@ -1,23 +1,21 @@
 """Puts a decode worker together and serves it."""
 
-import asyncio
 from contextlib import aclosing
 
 from baton.v1 import decode_pb2_grpc, worker_pb2
 from chassis.channel import INNER
-from chassis.lifecycle import Shutdown, serve_until_shutdown
-from chassis.server import Server, create_server
+from chassis.lifecycle import Shutdown
+from chassis.server import create_server
 from decode_svc.config import DecodeSettings
 from decode_svc.servicer import DecodeServicer
 from decode_svc.worker import DecodeWorker
 from kvtransfer.errors import TRANSFER_ERRORS
 from worker.parts import open_parts
+from worker.serve import serve_worker
 from worker.servicer import add_worker_servicer
 
 SERVICES = ("baton.v1.DecodeService", "baton.v1.WorkerService")
 UNTRACED = ("/baton.v1.WorkerService/",)
-
-FENCE_CHECK_SECONDS = 1.0
 
 
 async def serve(settings: DecodeSettings, shutdown: Shutdown) -> None:
@@ -38,21 +36,4 @@ async def serve(settings: DecodeSettings, shutdown: Shutdown) -> None:
         servicer = DecodeServicer(worker, parts.identity.boot_id, settings.session_stall)
         decode_pb2_grpc.add_DecodeServiceServicer_to_server(servicer, server.grpc)
         add_worker_servicer(server, worker_pb2.WORKER_ROLE_DECODE, parts, worker.board)
-        watch = asyncio.create_task(_watch_fences(server, worker, shutdown, settings.read_timeout))
-        try:
-            await serve_until_shutdown(server, shutdown, warm_up=worker.start, work=worker)
-        finally:
-            watch.cancel()
-
-
-async def _watch_fences(
-    server: Server, worker: DecodeWorker, shutdown: Shutdown, limit: float
-) -> None:
-    """Takes the service out of rotation while blocks stay fenced by a read that never ends."""
-    stuck = False
-    while not shutdown.requested.is_set():
-        await asyncio.sleep(FENCE_CHECK_SECONDS)
-        was_stuck, stuck = stuck, worker.oldest_fence > limit
-        if stuck != was_stuck and not shutdown.requested.is_set():
-            worker.set_accepting(not stuck)
-            server.set_ready(not stuck)
+        await serve_worker(server, worker, parts, shutdown)

@@ -60,7 +60,6 @@ class DecodeWorker:
         self._settings = settings
         self._model = model = parts.model
         metrics = parts.metrics
-        self._transfers = parts.transfers
         self._loop = asyncio.get_running_loop()
         self._jobs = JobTable()
         self._outboxes: dict[int, Outbox] = {}
@@ -86,9 +85,14 @@ class DecodeWorker:
             eos_token_ids=model.eos_token_ids,
         )
         generated = metrics.counter("baton_generated_tokens_total", "Tokens drawn by decode.")
-        self._transferred = metrics.counter(
-            "baton_kv_transfer_bytes_total", "Bytes of KV read from prefill.", ("transport",)
+        metrics.observed_counter(
+            "baton_kv_transfer_bytes_total",
+            "Bytes of KV that arrived from prefill.",
+            "transport",
+            lambda: {parts.transfers.transport_name: parts.transfers.num_bytes_read},
         )
+        peers = metrics.gauge("baton_prefill_peers", "Prefill workers that can be read from.")
+        peers.set_function(lambda: self._consumer.num_peers)
         self._stepper = DecodeStepper(
             scheduler,
             blocks,
@@ -179,15 +183,6 @@ class DecodeWorker:
             finished = decode_pb2.Finished(handle=handle, outcome=decode_pb2.OUTCOME_CANCELLED)
             self._outboxes[session].put(decode_pb2.SessionResponse(finished=finished))
 
-    def set_accepting(self, accepting: bool) -> None:
-        """Whether new attempts are taken."""
-        self.board.set_accepting(accepting)
-
-    @property
-    def oldest_fence(self) -> float:
-        """Seconds that blocks have been fenced by a read that failed and did not end."""
-        return self._transfers.oldest_fence()
-
     # The hand-off of one attempt.
 
     async def _run_hand_off(self, job: DecodeJob) -> None:
@@ -197,9 +192,6 @@ class DecodeWorker:
             self._on_pull_failed(job, failure)
         except ServiceError as error:
             self._fail(job, error)
-        finally:
-            for record in job.pull.records:
-                self._transferred.labels(record.transport).inc(record.num_bytes)
 
     def _after_hand_off(self, job: DecodeJob, task: "asyncio.Task[None]") -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()

@@ -11,14 +11,11 @@ class RequestStatus(enum.Enum):
     """Where a request stands."""
 
     WAITING = enum.auto()
-    WAITING_FOR_KV = enum.auto()
     RUNNING = enum.auto()
     PREEMPTED = enum.auto()
     FINISHED_EOS = enum.auto()
     FINISHED_STOP = enum.auto()
     FINISHED_LENGTH = enum.auto()
-    FINISHED_CANCELLED = enum.auto()
-    FINISHED_FAILED = enum.auto()
 
     @property
     def is_finished(self) -> bool:

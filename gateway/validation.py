@@ -38,11 +38,3 @@ def finish_request(
     check_token_ids(prompt_token_ids, "prompt", limits)
     sampling = complete_sampling(request.sampling, len(prompt_token_ids), limits)
     return ValidatedRequest(prompt_token_ids, sampling)
-
-
-def validate(
-    request: GenerateRequest, tokenizer: Tokenizer, limits: ModelLimits
-) -> ValidatedRequest:
-    """Both steps at once. Raises InvalidArgument."""
-    check_request(request, limits)
-    return finish_request(request, tokenizer, limits)

@@ -29,7 +29,6 @@ class BlockRead:
     ) -> None:
         self.peer = peer
         self.local_ids = tuple(local_ids)
-        self.num_descriptors = sum(len(piece) for piece in pieces)
         self.done: Future[float] = running_future()
         self.ended: Future[None] = running_future()
         self.failed_at: float | None = None

@@ -65,9 +65,8 @@ class Consumer:
         address: str,
         boot_id: bytes,
         token_ids: Sequence[int],
-        metadata: Sequence[tuple[str, str]] = (),
     ) -> Pull:
-        """Begins to pull an attempt; ``metadata`` (trace context) rides on the call."""
+        """Begins to pull an attempt."""
         pull = Pull(
             attempt_id,
             token_ids,
@@ -76,7 +75,6 @@ class Consumer:
             timeouts=self._timeouts,
             find_peer=lambda: self._paired(address, boot_id),
             on_over=self._on_over,
-            metadata=tuple(metadata),
         )
         self._pulls.add(pull)
         return pull

@@ -108,15 +108,13 @@ class MessageOutOfOrder(AttemptError):
 class PullFailed(TransferError):
     """A pull is over without its KV.
 
-    ``error`` says why, as the decode worker may pass it on; ``new_attempt`` says whether a new
-    attempt (both legs, protocol 1.2) is the right answer. The blocks of ``fence`` must not be
+    ``error`` says why, as the decode worker may pass it on. The blocks of ``fence`` must not be
     reused before it lifts (protocol 4.1); all other destination blocks are free at once.
     """
 
-    def __init__(self, error: ServiceError, *, new_attempt: bool, fence: Fence) -> None:
+    def __init__(self, error: ServiceError, *, fence: Fence) -> None:
         super().__init__(error.message)
         self.error = error
-        self.new_attempt = new_attempt
         self.fence = fence
 
     @property

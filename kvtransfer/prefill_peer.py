@@ -53,12 +53,12 @@ class PrefillPeer:
             raise from_rpc_error(error) from error
 
     def pull(
-        self, metadata: tuple[tuple[str, str], ...]
+        self,
     ) -> "grpc.aio.StreamStreamCall[kv_transfer_pb2.PullRequest, kv_transfer_pb2.PullResponse]":
         """Opens a Pull call; nothing has been sent yet. Raises PeerLost once closed."""
         if self._closed:
             raise PeerLost(f"{self.name} has been removed")
-        return self._stub.Pull(metadata=metadata)
+        return self._stub.Pull()
 
     async def disconnected(self) -> None:
         """Returns once the connection is gone: the worker stopped, died or froze (protocol 5.2)."""

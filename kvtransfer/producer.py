@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -123,16 +123,6 @@ class Producer(kv_transfer_pb2_grpc.KvTransferServiceServicer):
             return False
         self._attempts.bury(attempt_id)
         return True
-
-    def is_started(self, attempt_id: bytes) -> bool:
-        """Whether decode holds room for the attempt; a finished one that is not may be revoked."""
-        lease = self._attempts.find(attempt_id)
-        return lease is not None and lease.started
-
-    @property
-    def awaited(self) -> Collection[bytes]:
-        """Attempts whose Pull came before their Prefill."""
-        return self._arrivals.keys()
 
     # For decode workers.
 

@@ -50,7 +50,6 @@ class Pull:
         timeouts: PullTimeouts,
         find_peer: Callable[[], Awaitable[PrefillPeer]],
         on_over: "Callable[[Pull, Fence, bool], None]",
-        metadata: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.peer: PrefillPeer | None = None
         self._attempt_id = attempt_id
@@ -58,7 +57,6 @@ class Pull:
         self._timeouts = timeouts
         self._find_peer = find_peer
         self._on_over = on_over
-        self._metadata = metadata
         self._reader = ChunkReader(
             transfers,
             num_tokens=len(token_ids),
@@ -122,7 +120,7 @@ class Pull:
     async def _listen(self) -> None:
         """Opens the call and hears it to its end."""
         self.peer = await self._find_peer()
-        self._call = self.peer.pull(self._metadata)
+        self._call = self.peer.pull()
         opened = kv_transfer_pb2.Open(
             attempt_id=self._attempt_id,
             boot_id=self.peer.boot_id,
@@ -194,12 +192,7 @@ class Pull:
         if self._fence is not None:
             return
         self._fence = self._reader.give_up()
-        explained = pull_failure.explain(error)
-        self._failed = PullFailed(
-            explained,
-            new_attempt=pull_failure.deserves_new_attempt(explained),
-            fence=self._fence,
-        )
+        self._failed = PullFailed(pull_failure.explain(error), fence=self._fence)
         for milestone in (self._computing, self._completed, self._released):
             if not milestone.done():
                 milestone.set_exception(self._failed)

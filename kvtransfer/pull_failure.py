@@ -8,8 +8,6 @@ from chassis.errors import (
     Aborted,
     Cancelled,
     Internal,
-    NotFound,
-    ResourceExhausted,
     ServiceError,
     Unavailable,
 )
@@ -18,10 +16,7 @@ from kvtransfer.errors import TRANSFER_ERRORS, MessageOutOfOrder, PeerError, Tra
 
 log = logging.getLogger(__name__)
 
-# What goes away by itself, or on another worker. The reason covers a restarted worker: the
-# gateway learns of it from Watch and addresses the new one.
-_RETRYABLE = (Aborted, NotFound, ResourceExhausted, Unavailable)
-_RETRYABLE_REASON = "BOOT_ID_STALE"
+_RESTARTED = "BOOT_ID_STALE"
 
 
 def explain(error: BaseException) -> ServiceError:
@@ -44,11 +39,6 @@ def explain(error: BaseException) -> ServiceError:
             return Internal("pulling the KV failed", reason="INTERNAL")
 
 
-def deserves_new_attempt(error: ServiceError) -> bool:
-    """Whether a new attempt of the request (protocol 1.2) may succeed."""
-    return isinstance(error, _RETRYABLE) or error.reason == _RETRYABLE_REASON
-
-
 def means_peer_lost(error: BaseException) -> bool:
     """Whether no byte or message of this incarnation can be expected any more."""
     if isinstance(error, PeerError):
@@ -58,7 +48,7 @@ def means_peer_lost(error: BaseException) -> bool:
     status = from_rpc_error(error)
     # gRPC's own UNAVAILABLE has no ErrorInfo; its reason is then the name of the code.
     broken = isinstance(status, Unavailable) and status.reason == grpc.StatusCode.UNAVAILABLE.name
-    return broken or status.reason == _RETRYABLE_REASON
+    return broken or status.reason == _RESTARTED
 
 
 def read_timeout(num_blocks: int, seconds: float) -> ServiceError:

@@ -40,6 +40,7 @@ class TransferQueue:
         self._turns: deque[BlockRead] = deque()
         self._pieces: dict[int, tuple[BlockRead, Piece]] = {}
         self.num_blocks_in_flight = 0
+        self.num_blocks_read = 0
 
     @property
     def has_work(self) -> bool:
@@ -144,9 +145,7 @@ class TransferQueue:
     def _on_piece_ended(self, report: Ended, read: BlockRead, piece: Piece) -> None:
         self.num_blocks_in_flight -= _num_blocks(piece)
         if report.error is None:
-            self._transport.counters.num_bytes += _num_blocks(piece) * self._transport.block_bytes
-            self._transport.counters.num_blocks += _num_blocks(piece)
-            self._transport.counters.num_descriptors += len(piece)
+            self.num_blocks_read += _num_blocks(piece)
         else:
             self._fail(read, report.error)
         if report.final:
@@ -169,8 +168,6 @@ class TransferQueue:
         if not read.ended.done() or read not in self._reads:
             return
         self._reads.remove(read)
-        if read.failed_at is None:
-            self._transport.counters.num_reads += 1
         self._remove_if_quiet(read.peer)
 
     def _remove_if_quiet(self, name: str) -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from kvtransfer.block_read import BlockRead, cut_pieces, running_future
 from kvtransfer.errors import TransferClosed
 from kvtransfer.transfer_queue import TransferQueue
-from kvtransfer.transport.base import TransferCounters, Transport
+from kvtransfer.transport.base import Transport
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,6 @@ class TransferThread:
         self.transport_name = transport.name
         self.num_blocks = transport.num_blocks
         self.block_bytes = transport.block_bytes
-        self.counters: TransferCounters = transport.counters
         self._blocks_a_piece = max(1, max_piece_bytes // transport.block_bytes)
         self._queue = TransferQueue(
             transport,
@@ -84,7 +83,7 @@ class TransferThread:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread does its work; readiness depends on it."""
+        """Whether the thread is there to do its work."""
         return self._thread.is_alive() and not self._closed
 
     @property
@@ -111,13 +110,23 @@ class TransferThread:
         """Blocks that have been posted and may be written just now."""
         return self._queue.num_blocks_in_flight
 
-    def oldest_fence(self) -> float:
-        """Seconds since the first of the reads that failed and have not ended; 0 without any.
+    @property
+    def num_bytes_read(self) -> int:
+        """Bytes that have arrived since the start, by whole blocks, of use to anybody or not."""
+        return self._queue.num_blocks_read * self.block_bytes
 
-        More than a few mean that blocks stay fenced: the worker is not ready (protocol 4.1).
+    def trouble(self, limit: float) -> str | None:
+        """Why no work should rely on this thread, or None.
+
+        It has ended, or a read that failed has not ended within ``limit`` seconds, so that its
+        blocks stay fenced (protocol 4.1).
         """
+        if not self.alive:
+            return "the transfer thread has ended"
         failed_at = self._queue.oldest_failure()
-        return 0.0 if failed_at is None else self._clock() - failed_at
+        if failed_at is not None and (seconds := self._clock() - failed_at) > limit:
+            return f"blocks are fenced by a read that failed {seconds:.0f} s ago"
+        return None
 
     def connect(self, peer: str, metadata: bytes) -> "Future[None]":
         """Makes ``peer`` readable; resolves once a byte has moved, fails with PeerError."""

@@ -4,13 +4,14 @@ from contextlib import aclosing
 
 from baton.v1 import kv_transfer_pb2_grpc, prefill_pb2_grpc, worker_pb2
 from chassis.channel import INNER
-from chassis.lifecycle import Shutdown, serve_until_shutdown
+from chassis.lifecycle import Shutdown
 from chassis.server import create_server
 from kvtransfer.errors import TRANSFER_ERRORS
 from prefill_svc.config import PrefillSettings
 from prefill_svc.servicer import PrefillServicer
 from prefill_svc.worker import PrefillWorker
 from worker.parts import open_parts
+from worker.serve import serve_worker
 from worker.servicer import add_worker_servicer
 
 SERVICES = ("baton.v1.PrefillService", "baton.v1.KvTransferService", "baton.v1.WorkerService")
@@ -37,4 +38,4 @@ async def serve(settings: PrefillSettings, shutdown: Shutdown) -> None:
         prefill_pb2_grpc.add_PrefillServiceServicer_to_server(servicer, server.grpc)
         kv_transfer_pb2_grpc.add_KvTransferServiceServicer_to_server(worker.producer, server.grpc)
         add_worker_servicer(server, worker_pb2.WORKER_ROLE_PREFILL, parts, worker.board)
-        await serve_until_shutdown(server, shutdown, warm_up=worker.start, work=worker)
+        await serve_worker(server, worker, parts, shutdown)

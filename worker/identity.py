@@ -1,7 +1,6 @@
 """Who a worker is, for its whole life."""
 
 import os
-import time
 from dataclasses import dataclass
 
 from baton.v1 import worker_pb2
@@ -15,11 +14,10 @@ class Identity:
     """Drawn at start; a restarted process is somebody else (protocol 1.1)."""
 
     boot_id: bytes
-    start_time: float
 
     @classmethod
     def draw(cls) -> "Identity":
-        return cls(os.urandom(BOOT_ID_BYTES), time.time())
+        return cls(os.urandom(BOOT_ID_BYTES))
 
     def to_pb(
         self, role: "worker_pb2.WorkerRole.ValueType", address: str, model: LoadedModel
@@ -33,5 +31,4 @@ class Identity:
             layout_digest=model.layout.digest,
             max_context_tokens=model.max_context_tokens,
             block_size=model.limits.block_size,
-            start_time=self.start_time,
         )

@@ -42,11 +42,6 @@ class Leg:
     cache_salt: bytes
     block_hashes: list[bytes]
 
-    @property
-    def num_output_tokens(self) -> int:
-        """Tokens known after the prompt: this attempt continues another where there are any."""
-        return len(self.token_ids) - self.num_prompt_tokens
-
     @classmethod
     def from_pb(cls, message: LegPb, limits: Limits) -> "Leg":
         """Raises InvalidArgument with one violation per wrong field."""

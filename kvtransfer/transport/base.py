@@ -33,16 +33,6 @@ class Ended:
     final: bool = True
 
 
-@dataclass(slots=True)
-class TransferCounters:
-    """What has arrived since the start. ``num_bytes`` is blocks times block size, exactly."""
-
-    num_reads: int = 0
-    num_blocks: int = 0
-    num_bytes: int = 0
-    num_descriptors: int = 0
-
-
 class Transport(ABC):
     """Moves whole blocks into ``pool`` from pools with blocks of the same size.
 
@@ -64,7 +54,6 @@ class Transport(ABC):
         self.num_blocks = int(pool.shape[0])
         # Python ints: ids times block size passes 2^31 in ordinary pools (protocol 4.7).
         self.block_bytes = math.prod(pool.shape[1:]) * pool.element_size()
-        self.counters = TransferCounters()
 
     @abstractmethod
     def metadata(self) -> bytes:

@@ -54,6 +54,15 @@ def test_an_observed_gauge_is_read_when_the_page_is() -> None:
     assert (shown['baton_blocks{state="free"}'], shown['baton_blocks{state="used"}']) == (7, 1)
 
 
+def test_an_observed_counter_is_read_when_the_page_is() -> None:
+    metrics, moved = Metrics(), {"nixl": 8.0}
+    metrics.observed_counter("baton_bytes_total", "Bytes.", "transport", lambda: moved)
+    with metrics.serve("127.0.0.1", 0) as port:
+        assert page(port)['baton_bytes_total{transport="nixl"}'] == 8
+        moved.update(nixl=9.0)
+        assert page(port)['baton_bytes_total{transport="nixl"}'] == 9
+
+
 def test_the_buckets_resolve_1_ms_to_60_s() -> None:
     steps = [high / low for low, high in itertools.pairwise(SECONDS_BUCKETS)]
     assert (SECONDS_BUCKETS[0], SECONDS_BUCKETS[-1]) == (0.001, 60.0)

@@ -23,7 +23,7 @@ SHOWN_BY = {
     "decode_svc": ("decode",),
     "worker": WORKERS,
 }
-METRIC_KINDS = ("counter", "gauge", "histogram", "observed_gauge")
+METRIC_KINDS = ("counter", "gauge", "histogram", "observed_gauge", "observed_counter")
 
 
 def rows(heading: str) -> list[list[str]]:

@@ -30,7 +30,12 @@ PAGES = {
         "baton_queue_waiting",
     },
     "prefill": {*ENGINE, "baton_prompt_tokens_total", "baton_cached_tokens_total"},
-    "decode": {*ENGINE, "baton_generated_tokens_total", "baton_kv_transfer_bytes_total"},
+    "decode": {
+        *ENGINE,
+        "baton_generated_tokens_total",
+        "baton_kv_transfer_bytes_total",
+        "baton_prefill_peers",
+    },
 }
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 

@@ -11,8 +11,9 @@ import grpc.aio
 import torch
 
 from baton.v1 import kv_transfer_pb2_grpc
-from chassis.channel import bind
+from chassis.channel import INNER, bind
 from chassis.error_interceptor import ErrorInterceptor
+from chassis.server import ServerSettings, server_options
 from kvtransfer.consumer import Consumer
 from kvtransfer.errors import TRANSFER_ERRORS
 from kvtransfer.handoff import Chunk, Completion, FirstSample
@@ -224,7 +225,10 @@ async def serve(
     servicer: kv_transfer_pb2_grpc.KvTransferServiceServicer, traffic: Traffic, port: int = 0
 ) -> tuple[grpc.aio.Server, str]:
     """A server on loopback and its address."""
-    server = grpc.aio.server(interceptors=[traffic, ErrorInterceptor(TRANSFER_ERRORS)])
+    server = grpc.aio.server(
+        interceptors=[traffic, ErrorInterceptor(TRANSFER_ERRORS)],
+        options=server_options(ServerSettings(), INNER, reuse_port=False),
+    )
     kv_transfer_pb2_grpc.add_KvTransferServiceServicer_to_server(servicer, server)
     bound = bind(server, f"127.0.0.1:{port}")
     await server.start()

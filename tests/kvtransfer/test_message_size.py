@@ -8,7 +8,7 @@ async def test_pull_messages_total_under_a_kibibyte_a_block(stage: Stage) -> Non
     await stage.hand_over(len(ids) * BLOCK_SIZE - 1, ids, ids[::-1])
     assert 0 < stage.traffic.num_bytes < 1024 * len(ids)
     # With 16-token blocks of a real model the share is far smaller still.
-    assert stage.traffic.num_bytes < stage.decode.counters.num_bytes / 50
+    assert stage.traffic.num_bytes < stage.decode.num_bytes_read / 50
 
 
 async def test_a_prompt_of_one_token_stays_under_a_kibibyte(stage: Stage) -> None:

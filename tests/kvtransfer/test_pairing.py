@@ -56,31 +56,26 @@ async def test_another_layout_is_refused_at_pairing_with_field_and_both_values(
     await consumer.close()
 
 
-async def test_an_attempt_between_other_layouts_is_not_tried_again(local_stage: Stage) -> None:
+async def test_an_attempt_between_other_layouts_fails_with_the_reason(local_stage: Stage) -> None:
     local_stage.layout = replace(LAYOUT, model_digest="another")
     consumer = local_stage.new_consumer()
     pull = consumer.open(new_attempt(), local_stage.address, local_stage.prefill_boot_id, TOKENS)
     failed = await failure_of(pull)
     assert failed.reason == "LAYOUT_MISMATCH"
-    assert not failed.new_attempt
     await consumer.close()
 
 
-async def test_another_incarnation_is_refused_and_deserves_a_new_attempt(
-    local_stage: Stage,
-) -> None:
+async def test_another_incarnation_is_refused(local_stage: Stage) -> None:
     pull = local_stage.consumer.open(new_attempt(), local_stage.address, os.urandom(16), TOKENS)
     failed = await failure_of(pull)
     assert isinstance(failed.error, FailedPrecondition)
     assert failed.reason == "BOOT_ID_STALE"
-    assert failed.new_attempt
 
 
 async def test_a_worker_that_is_not_there_is_unavailable(local_stage: Stage) -> None:
     await local_stage.server.stop(None)
     failed = await failure_of(local_stage.pull(new_attempt(), TOKENS))
     assert isinstance(failed.error, Unavailable)
-    assert failed.new_attempt
 
 
 async def test_a_failed_pairing_is_tried_anew(local_stage: Stage) -> None:
@@ -97,7 +92,6 @@ async def test_an_attempt_that_prefill_never_gets_is_unknown(local_stage: Stage)
     attempt = new_attempt()
     failed = await failure_of(local_stage.pull(attempt, TOKENS))
     assert isinstance(failed.error, NotFound)
-    assert failed.new_attempt
     again = await failure_of(local_stage.pull(attempt, TOKENS))
     assert again.reason == "ATTEMPT_UNKNOWN"
 
@@ -109,7 +103,6 @@ async def test_a_worker_that_stops_fails_its_pulls_and_is_paired_with_again(
     await stage.restart()
     failed = await failure_of(pull)
     assert isinstance(failed.error, Unavailable)
-    assert failed.new_attempt
     failed.fence.lifted.result(WAIT)
     await stage.hand_over(2 * BLOCK_SIZE, SOURCE, TARGET)
     assert torch.equal(stage.decode_pool[TARGET], stage.prefill_pool[SOURCE])
@@ -171,7 +164,6 @@ async def test_a_read_that_takes_too_long_fails_and_stays_fenced_until_it_ends(
     local_stage.producer.chunk_ready(attempt, chunks_of(TOKENS, SOURCE, BLOCK_SIZE)[0])
     failed = await failure_of(pull)
     assert failed.reason == "READ_TIMEOUT"
-    assert failed.new_attempt
     assert failed.fence.block_ids == (TARGET[0],)
     assert await local_stage.listener.wait_for_end(attempt) is LeaseEnd.PULL_BROKEN
     local_stage.fabric.held = False

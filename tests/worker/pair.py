@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from baton.v1 import decode_pb2_grpc, kv_transfer_pb2_grpc, prefill_pb2_grpc, worker_pb2
-from chassis.channel import open_channel
+from chassis.channel import INNER, open_channel
 from chassis.metrics import Metrics
 from chassis.server import Server, ServerSettings, create_server
 from decode_svc.config import DecodeSettings
@@ -105,7 +105,7 @@ def _open_parts(
 
 
 def _prefill_server(worker: PrefillWorker, parts: Parts, engine: EngineSettings) -> Server:
-    server = create_server(SERVER, (), errors=TRANSFER_ERRORS)
+    server = create_server(SERVER, (), errors=TRANSFER_ERRORS, profile=INNER)
     servicer = PrefillServicer(worker, parts, engine.max_request_seconds)
     prefill_pb2_grpc.add_PrefillServiceServicer_to_server(servicer, server.grpc)
     kv_transfer_pb2_grpc.add_KvTransferServiceServicer_to_server(worker.producer, server.grpc)
@@ -114,7 +114,7 @@ def _prefill_server(worker: PrefillWorker, parts: Parts, engine: EngineSettings)
 
 
 def _decode_server(worker: DecodeWorker, parts: Parts, settings: DecodeSettings) -> Server:
-    server = create_server(SERVER, (), errors=TRANSFER_ERRORS)
+    server = create_server(SERVER, (), errors=TRANSFER_ERRORS, profile=INNER)
     servicer = DecodeServicer(worker, parts.identity.boot_id, settings.session_stall)
     decode_pb2_grpc.add_DecodeServiceServicer_to_server(servicer, server.grpc)
     add_worker_servicer(server, worker_pb2.WORKER_ROLE_DECODE, parts, worker.board)

@@ -94,7 +94,6 @@ class WorkerInfo(google.protobuf.message.Message):
     LAYOUT_DIGEST_FIELD_NUMBER: builtins.int
     MAX_CONTEXT_TOKENS_FIELD_NUMBER: builtins.int
     BLOCK_SIZE_FIELD_NUMBER: builtins.int
-    START_TIME_FIELD_NUMBER: builtins.int
     boot_id: builtins.bytes
     """Boot id (16 bytes)."""
     role: Global___WorkerRole.ValueType
@@ -109,8 +108,6 @@ class WorkerInfo(google.protobuf.message.Message):
     """Most tokens of prompt and output together that fit its pool and the model."""
     block_size: builtins.int
     """Tokens a block."""
-    start_time: builtins.float
-    """Seconds since the epoch, as a double, when it started."""
     def __init__(
         self,
         *,
@@ -121,9 +118,8 @@ class WorkerInfo(google.protobuf.message.Message):
         layout_digest: builtins.bytes = ...,
         max_context_tokens: builtins.int = ...,
         block_size: builtins.int = ...,
-        start_time: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["block_size", b"block_size", "boot_id", b"boot_id", "layout_digest", b"layout_digest", "max_context_tokens", b"max_context_tokens", "model", b"model", "name", b"name", "role", b"role", "start_time", b"start_time"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["block_size", b"block_size", "boot_id", b"boot_id", "layout_digest", b"layout_digest", "max_context_tokens", b"max_context_tokens", "model", b"model", "name", b"name", "role", b"role"]) -> None: ...
 
 Global___WorkerInfo: typing_extensions.TypeAlias = WorkerInfo
 
