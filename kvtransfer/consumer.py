@@ -11,13 +11,9 @@ from chassis.errors import ServiceError
 from kvtransfer.fence import Fence
 from kvtransfer.handshake import check_block_bytes, request_handshake
 from kvtransfer.layout import KvLayout
-from kvtransfer.prefill_peer import PrefillPeer
+from kvtransfer.prefill_peer import NUDGE_SECONDS, PrefillPeer
 from kvtransfer.pull import DEFAULT_TIMEOUTS, Pull, PullTimeouts
 from kvtransfer.transfer_thread import TransferThread
-
-# How often a peer is asked to poll while reads that lost their Pull are under way: well within
-# the time for which a producer lingers after a Handshake.
-NUDGE_SECONDS = 1.0
 
 
 class Consumer:

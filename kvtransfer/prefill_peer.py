@@ -11,6 +11,9 @@ from kvtransfer.errors import PeerLost
 from kvtransfer.handshake import agent_name, check_answer
 from kvtransfer.transfer_thread import TransferThread
 
+# How often a worker is asked to poll on: well within the time for which it does after a Handshake.
+NUDGE_SECONDS = 1.0
+
 
 class PrefillPeer:
     """One incarnation of a prefill worker: a connection for control, an agent for bytes."""
@@ -37,9 +40,15 @@ class PrefillPeer:
         rank = check_answer(response, self._transfers, peer_boot_id=self.boot_id)
         self.num_blocks = rank.num_blocks
         connected = self._transfers.connect(self.name, rank.transport_metadata)
+        first_byte = asyncio.wrap_future(connected)
         try:
-            await asyncio.wait_for(asyncio.wrap_future(connected), seconds)
-        except TimeoutError:
+            async with asyncio.timeout(seconds):
+                # It moves while both sides poll, and the worker does so only for a while.
+                while not (await asyncio.wait({first_byte}, timeout=NUDGE_SECONDS))[0]:
+                    await self.handshake(request, seconds=seconds)
+            first_byte.result()
+        except BaseException:
+            first_byte.cancel()
             self._transfers.disconnect(self.name)
             raise
 

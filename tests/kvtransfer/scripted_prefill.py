@@ -31,13 +31,13 @@ class ScriptedPrefill(kv_transfer_pb2_grpc.KvTransferServiceServicer):
     """Shakes hands like any other, then follows its script on every Pull."""
 
     def __init__(self, boot_id: bytes, transfers: TransferThread, script: Sequence[Step]) -> None:
-        self._boot_id = boot_id
-        self._transfers = transfers
+        self.boot_id = boot_id
+        self.transfers = transfers
         self._script = tuple(script)
 
     async def Handshake(self, request: pb.HandshakeRequest, context: Any) -> pb.HandshakeResponse:
-        self._transfers.linger(0.2)
-        return answer_handshake(request, LAYOUT, self._transfers, boot_id=self._boot_id)
+        self.transfers.linger(0.2)
+        return answer_handshake(request, LAYOUT, self.transfers, boot_id=self.boot_id)
 
     async def Pull(  # type: ignore[override]  # reads and writes by the context
         self, request_iterator: Any, context: Any

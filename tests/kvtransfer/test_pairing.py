@@ -4,13 +4,14 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from chassis.errors import FailedPrecondition, NotFound, ServiceError, Unavailable
 from kvtransfer.errors import PeerUnknown, PullFailed
-from kvtransfer.handshake import agent_name
+from kvtransfer.handshake import agent_name, answer_handshake
 from kvtransfer.lease import LeaseEnd
 from kvtransfer.producer import HandoffTimeouts
 from kvtransfer.pull import Pull, PullTimeouts
@@ -76,6 +77,28 @@ async def test_a_worker_that_is_not_there_is_unavailable(local_stage: Stage) -> 
     await local_stage.server.stop(None)
     failed = await failure_of(local_stage.pull(new_attempt(), TOKENS))
     assert isinstance(failed.error, Unavailable)
+
+
+class LateToPoll(ScriptedPrefill):
+    """Its machine is so busy that it has stopped polling when decode begins to."""
+
+    num_handshakes = 0
+
+    async def Handshake(self, request: Any, context: Any) -> Any:
+        self.num_handshakes += 1
+        if self.num_handshakes == 1:
+            return answer_handshake(request, LAYOUT, self.transfers, boot_id=self.boot_id)
+        return await super().Handshake(request, context)
+
+
+async def test_a_worker_is_asked_to_poll_until_the_first_byte_has_moved(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvtransfer.prefill_peer.NUDGE_SECONDS", 0.02)
+    late = LateToPoll(os.urandom(16), stage.prefill, ())
+    server, address = await serve(late, Traffic())
+    await stage.consumer.pair(address, late.boot_id)
+    await server.stop(None)
 
 
 async def test_a_failed_pairing_is_tried_anew(local_stage: Stage) -> None:
