@@ -84,7 +84,7 @@ async def worker_pair(
         await decoding.start()
         addresses = [f"127.0.0.1:{server.port}" for server in servers]
         channels = [await stack.enter_async_context(open_channel(address)) for address in addresses]
-        client = SplitClient(*channels, prefill_address=addresses[0])
+        client = SplitClient(channels[0], channels[1], addresses[0])
         await client.open()
         stack.push_async_callback(client.close)
         yield WorkerPair(prefilling, decoding, client, parts, fabric, failures)

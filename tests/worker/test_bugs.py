@@ -19,7 +19,7 @@ from prefill_svc.job import PrefillJob
 from tests.worker.pair import WorkerPair, worker_pair
 
 INTERNAL = grpc.StatusCode.INTERNAL.value[0]
-ANSWER = {"max_tokens": 8, "ignore_eos": True}
+ANSWER: dict[str, Any] = {"max_tokens": 8, "ignore_eos": True}
 
 
 class Bug(Exception):

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -14,7 +15,7 @@ from tests.e2e.split_client import Attempt
 from tests.worker.pair import ENGINE, worker_pair
 
 SHORT = replace(ENGINE, max_request_seconds=0.05)
-LONG_ANSWER = {"max_tokens": 400, "ignore_eos": True}
+LONG_ANSWER: dict[str, Any] = {"max_tokens": 400, "ignore_eos": True}
 
 
 async def status_of(attempt: Attempt) -> grpc.aio.AioRpcError:

@@ -16,7 +16,7 @@ from tests.worker.pair import ENGINE, WorkerPair, worker_pair
 
 CHUNK_BLOCKS = ENGINE.max_num_batched_tokens // ENGINE.block_size
 TWO_CHUNKS = [5] * (ENGINE.max_num_batched_tokens + 3)
-ANSWER = {"max_tokens": 8, "ignore_eos": True}
+ANSWER: dict[str, Any] = {"max_tokens": 8, "ignore_eos": True}
 
 
 @pytest.fixture
