@@ -19,8 +19,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PrefillEvents:
-    """What the event loop must hear of, in this order. ``step`` counts from 1, ``seconds`` is the
-    duration of a computed one."""
+    """What the event loop must hear of, in this order.
+
+    ``step`` is the number, from 1, of the step that ``progress`` tells of, or of the next one.
+    """
 
     load: Load
     step: int
