@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import typer.core
 
 from batonctl.cli.app import app
 from chassis.settings import SettingsError, resolve_settings
@@ -70,6 +71,16 @@ def test_commands_exist(page: Path) -> None:
     commands = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
     named = set(re.findall(r"(?:`|^|/)baton ([a-z]+)", page.read_text(), re.MULTILINE))
     assert named <= commands
+
+
+@PAGE
+def test_flags_of_commands_exist(page: Path) -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    for name, rest in re.findall(r"\bbaton ([a-z]+)\b([^`#\n]*)", page.read_text()):
+        if name in group.commands:
+            known = {flag for param in group.commands[name].params for flag in param.opts}
+            assert set(re.findall(r"--[a-z-]+", rest)) <= known, (name, rest)
 
 
 def test_every_command_is_described_in_the_readme_or_operations() -> None:
