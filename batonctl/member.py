@@ -67,7 +67,8 @@ class Member:
         while self._child is not None:
             child = self._child
             code = await child.wait(self._on_line)
-            self._child = None
+            # What it said of its load went with it.
+            self._child = self.load = None
             if self._draining.is_set():
                 break
             died = self._bury(child, code)

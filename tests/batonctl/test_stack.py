@@ -3,15 +3,17 @@
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from baton.v1 import worker_pb2
 from batonctl.errors import CommandError
-from batonctl.member import MemberState
-from batonctl.service_spec import ServiceSpec
+from batonctl.member import Member, MemberState
+from batonctl.service_spec import Role, ServiceSpec
 from batonctl.stack import Stack
 from batonctl.stack_events import Died, LogLine, Recovered, StackEvent, Started
 
@@ -119,6 +121,19 @@ async def test_a_service_that_ignores_the_drain_is_ended_on_demand(
         await stopping
     assert {member.state for member in stack.members} == {MemberState.STOPPED}
     assert sorted(words(journal, "stopped")) == ["DecodeService", "PrefillService"]
+
+
+async def test_the_load_of_a_process_ends_with_it() -> None:
+    command = (sys.executable, "-c", "pass")
+    member = Member(
+        ServiceSpec("decode", Role.DECODE, command, "127.0.0.1:1", dict(os.environ)),
+        Record(),
+        lambda: None,
+    )
+    member.spawn()
+    member.set_load(worker_pb2.WorkerLoad(running=1))
+    await member.supervise()
+    assert (member.state, member.load) == (MemberState.STOPPED, None)
 
 
 async def test_logs_of_all_services_are_events(make_specs: MakeSpecs) -> None:
