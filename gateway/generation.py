@@ -86,6 +86,7 @@ class Generation:
         self._attempts: set[Attempt] = set()
         self._tries: Counter[int] = Counter()
         self._avoid: set[bytes] = set()
+        self._checkpoint: bytes | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._num_unread = 0
         self._is_over = False
@@ -253,6 +254,8 @@ class Generation:
             max_total_tokens=num_prompt_tokens + self._task.sampling.max_tokens,
             hand_off=num_left > 1,
             avoid=frozenset(self._avoid),
+            # What one checkpoint began, another one of the same name must not go on with.
+            checkpoint=self._checkpoint if self.num_tokens else None,
         )
         with start_span("route", parent=self._task.span) as span:
             route = self._router.choose(demand)
@@ -265,6 +268,7 @@ class Generation:
                 # Everyone is full, and nothing is lost yet: the client had better wait.
                 raise after
             span.set({"baton.workers": [worker.name for worker in workers]})
+        self._checkpoint = route.prefill.identity.checkpoint_digest
         return route
 
     def _attempt(self, choices: Sequence[Choice], route: Route) -> None:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from chassis.errors import Unavailable
 from gateway.worker import Worker
+from modelfiles.short_digest import short_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,14 @@ class Demand:
     """What an attempt needs: ``num_tokens`` of prompt now, ``max_total_tokens`` in the end.
 
     ``avoid`` holds boot ids that just refused it; they are taken only where nobody else is left.
+    ``checkpoint`` is the digest of the only one that may continue the output there is, if there is.
     """
 
     num_tokens: int
     max_total_tokens: int
     hand_off: bool
     avoid: frozenset[bytes] = frozenset()
+    checkpoint: bytes | None = None
 
 
 class WorkerDirectory(Protocol):
@@ -60,10 +63,7 @@ class Router:
         layouts = {w.identity.layout_digest for w in prefill}
         layouts &= {w.identity.layout_digest for w in decode}
         if not layouts:
-            raise Unavailable(
-                "no prefill worker has the KV layout of a decode worker",
-                reason="NO_COMPATIBLE_WORKERS",
-            )
+            raise _incompatible(prefill, decode)
         return self._best_pair(prefill, decode, layouts, demand)
 
     def max_context_tokens(self) -> int | None:
@@ -97,6 +97,14 @@ class Router:
         ready = [w for w in workers if w.ready]
         if not ready:
             raise Unavailable(self._directory.why_none(role), reason=f"NO_{role.upper()}_WORKER")
+        if demand.checkpoint is not None:
+            ready = [w for w in ready if w.identity.checkpoint_digest == demand.checkpoint]
+            if not ready:
+                raise Unavailable(
+                    f"no ready {role} worker has checkpoint {short_digest(demand.checkpoint)}, "
+                    f"which the answer began with",
+                    reason="NO_COMPATIBLE_WORKERS",
+                )
         fitting = [w for w in ready if w.identity.max_context_tokens >= demand.max_total_tokens]
         if not fitting:
             raise Unavailable(
@@ -152,6 +160,21 @@ def decode_seconds(workers: list[Worker]) -> dict[bytes, float]:
     """Load of each worker by boot id: its step time, once for every request that shares a step."""
     usual = _usual_rate(workers, default=0.01)
     return {w.identity.boot_id: (w.requests + 1) * (w.rate or usual) for w in workers}
+
+
+def _incompatible(prefill: Sequence[Worker], decode: Sequence[Worker]) -> Unavailable:
+    """The error where no two workers can be paired; says what tells them apart."""
+    checkpoints = {w.identity.checkpoint_digest for w in prefill}
+    same = not checkpoints.isdisjoint(w.identity.checkpoint_digest for w in decode)
+    what = "KV layout" if same else "checkpoint"
+    shown = ", ".join(
+        f"{i.name} has {short_digest(i.layout_digest if same else i.checkpoint_digest)}"
+        for i in (worker.identity for worker in (*prefill, *decode))
+    )
+    return Unavailable(
+        f"no prefill worker has the {what} of a decode worker ({shown})",
+        reason="NO_COMPATIBLE_WORKERS",
+    )
 
 
 def _usual_rate(workers: list[Worker], default: float) -> float:

@@ -11,7 +11,7 @@ from chassis import telemetry
 from chassis.errors import ServiceError
 from chassis.lifecycle import CannotStart, Shutdown, serve_page, serve_until_shutdown
 from chassis.metrics import Metrics
-from chassis.model_store import LocalModel, resolve
+from chassis.model_store import resolve
 from chassis.server import create_server
 from gateway.admission import Admission, AdmissionLimits
 from gateway.backoff import keep_trying
@@ -23,11 +23,13 @@ from gateway.orchestrator import Orchestrator
 from gateway.request_guard import RequestGuard
 from gateway.resolver import Resolver
 from gateway.router import Router
+from gateway.served_model import ServedModel
 from gateway.servicer import GenerationServicer
 from gateway.text_work import TextWork
-from gateway.tokenizer import Tokenizer, load_tokenizer
-from gateway.tokenizer.errors import TokenizerError
+from gateway.tokenizer import Tokenizer, TokenizerError, load_tokenizer
 from gateway.worker_pool import WorkerPool
+from modelfiles.errors import ModelFileError
+from modelfiles.vocabulary_digest import vocabulary_digest
 
 log = logging.getLogger(__name__)
 
@@ -47,17 +49,14 @@ async def serve(
     page is the parent's. Raises CannotStart.
     """
     sys.setswitchinterval(SWITCH_INTERVAL)
-    try:
-        model = resolve(settings.model)
-    except ServiceError as error:
-        raise CannotStart(str(error)) from error
+    model, tokenizer = await asyncio.to_thread(_load, settings.model)
     async with AsyncExitStack() as stack:
         telemetry.setup("gateway")
         stack.callback(telemetry.shutdown)
         registry = Metrics()
         metrics = GatewayMetrics(registry, model.name)
         pool = WorkerPool(
-            model.name,
+            model,
             Resolver(settings.prefill_addresses),
             Resolver(settings.decode_addresses),
             settings.dns_refresh,
@@ -66,7 +65,6 @@ async def serve(
         await stack.enter_async_context(pool.running())
         router = Router(pool)
         await stack.enter_async_context(_counting_workers(pool, router, metrics))
-        tokenizer = await _load_tokenizer(model)
         orchestrator, servicer = _service(settings, model.name, tokenizer, router, metrics)
         server = create_server(
             settings.server,
@@ -109,10 +107,13 @@ async def _counting_workers(
         task.cancel()
 
 
-async def _load_tokenizer(model: LocalModel) -> Tokenizer:
+def _load(name_or_path: str) -> tuple[ServedModel, Tokenizer]:
+    """Raises CannotStart naming the file."""
     try:
-        return await asyncio.to_thread(load_tokenizer, model.path)
-    except TokenizerError as error:
+        model = resolve(name_or_path)
+        tokenizer = load_tokenizer(model.path)
+        return ServedModel(model.name, vocabulary_digest(model.path)), tokenizer
+    except (ModelFileError, ServiceError, TokenizerError) as error:
         raise CannotStart(str(error)) from error
 
 

@@ -23,6 +23,7 @@ class WorkerIdentity:
     name: str
     address: str
     model: str
+    checkpoint_digest: bytes
     layout_digest: bytes
     max_context_tokens: int
     block_size: int
@@ -36,6 +37,7 @@ class WorkerIdentity:
             name=info.name or address,
             address=address,
             model=info.model,
+            checkpoint_digest=info.checkpoint_digest,
             layout_digest=info.layout_digest,
             max_context_tokens=info.max_context_tokens,
             block_size=info.block_size,

@@ -14,8 +14,10 @@ from chassis.channel import INNER, open_channel
 from chassis.errors import FailedPrecondition, ServiceError, Unavailable
 from chassis.status import from_rpc_error
 from gateway.backoff import Backoff, keep_trying
+from gateway.served_model import ServedModel
 from gateway.session import Session
 from gateway.worker import Worker, WorkerIdentity
+from modelfiles.short_digest import short_digest
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +46,7 @@ class WorkerLink:
         self,
         address: str,
         role: worker_pb2.WorkerRole.ValueType,
-        model: str,
+        model: ServedModel,
         find_known: Callable[[bytes], Worker | None],
         on_change: Callable[[], None],
         on_lost: Callable[[str], None],
@@ -121,12 +123,24 @@ class WorkerLink:
         if info.role != self._role:
             found = worker_pb2.WorkerRole.Name(info.role)
             raise FailedPrecondition(f"the worker's role is {found}", reason="ROLE_MISMATCH")
-        if info.model != self._model:
-            raise FailedPrecondition(
-                f"the worker serves {info.model!r}, not {self._model!r}", reason="MODEL_MISMATCH"
-            )
+        self._check_model(info)
         if len(info.boot_id) != _BOOT_ID_BYTES:
             raise FailedPrecondition("the worker's boot id is malformed", reason="NO_BOOT_ID")
+
+    def _check_model(self, info: worker_pb2.WorkerInfo) -> None:
+        """A name may stand for other files elsewhere; token ids must mean the same text here and
+        there (protocol 1.4)."""
+        name, ours = self._model.name, self._model.vocabulary_digest
+        if info.model != name:
+            raise FailedPrecondition(
+                f"the worker serves {info.model!r}, not {name!r}", reason="MODEL_MISMATCH"
+            )
+        if info.vocabulary_digest != ours:
+            raise FailedPrecondition(
+                f"vocabularies differ: {name!r} has {short_digest(info.vocabulary_digest)} on the "
+                f"worker and {short_digest(ours)} on the gateway; they load different files",
+                reason="VOCABULARY_MISMATCH",
+            )
 
     @asynccontextmanager
     async def _shown(self, worker: Worker) -> AsyncIterator[None]:

@@ -9,6 +9,7 @@ from functools import partial
 from baton.v1 import worker_pb2
 from gateway.backoff import keep_trying
 from gateway.resolver import Resolver
+from gateway.served_model import ServedModel
 from gateway.worker import Worker
 from gateway.worker_link import WorkerLink
 
@@ -29,7 +30,7 @@ class WorkerPool:
 
     def __init__(
         self,
-        model: str,
+        model: ServedModel,
         prefill: Resolver,
         decode: Resolver,
         refresh_seconds: float,

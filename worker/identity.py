@@ -31,4 +31,6 @@ class Identity:
             layout_digest=model.layout.digest,
             max_context_tokens=model.max_context_tokens,
             block_size=model.limits.block_size,
+            checkpoint_digest=model.checkpoint_digest,
+            vocabulary_digest=model.vocabulary_digest,
         )

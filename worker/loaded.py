@@ -10,6 +10,8 @@ from engine.errors import EngineError
 from engine.model_runner import ModelRunner
 from engine.weights.checkpoint import open_checkpoint
 from kvtransfer.layout import KvLayout
+from modelfiles.errors import ModelFileError
+from modelfiles.vocabulary_digest import vocabulary_digest
 from worker.leg import Limits
 from worker.settings import EngineSettings
 
@@ -22,6 +24,8 @@ class LoadedModel:
     runner: ModelRunner
     layout: KvLayout
     limits: Limits
+    checkpoint_digest: bytes
+    vocabulary_digest: bytes
 
     @property
     def num_blocks(self) -> int:
@@ -66,8 +70,9 @@ def load_model(settings: EngineSettings, *, max_num_seqs: int) -> LoadedModel:
             num_threads=settings.num_threads,
         )
         checkpoint = open_checkpoint(config.model_path)
+        vocabulary = vocabulary_digest(local.path)
         runner = ModelRunner(config, checkpoint)
-    except (EngineError, ServiceError) as error:
+    except (EngineError, ModelFileError, ServiceError) as error:
         raise CannotStart(str(error)) from error
     model = runner.model_config
     layout = KvLayout.of_model(
@@ -77,4 +82,4 @@ def load_model(settings: EngineSettings, *, max_num_seqs: int) -> LoadedModel:
         block_size=config.block_size,
     )
     limits = Limits(model.vocab_size, model.max_position_embeddings, config.block_size)
-    return LoadedModel(local.name, runner, layout, limits)
+    return LoadedModel(local.name, runner, layout, limits, checkpoint.digest, vocabulary)

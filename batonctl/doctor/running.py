@@ -10,12 +10,19 @@ from batonctl.service_failure import command_error
 from batonctl.service_spec import Role
 from chassis.channel import open_channel
 from chassis.status import from_rpc_error
+from modelfiles.short_digest import short_digest
 
 PROBE_SECONDS = 3.0
 REQUEST_SECONDS = 60.0
 _ROLE_NAMES = {
     worker_pb2.WORKER_ROLE_PREFILL: "prefill",
     worker_pb2.WORKER_ROLE_DECODE: "decode",
+}
+# Digests of WorkerInfo, and what to do where workers differ in them.
+_MUST_BE_EQUAL = {
+    "vocabulary": "run the gateway and all workers with the same model files",
+    "checkpoint": "run all workers with the same model files",
+    "layout": "run all workers with the same --dtype and --block-size",
 }
 
 
@@ -29,11 +36,12 @@ async def check_gateway(address: str) -> list[Check]:
     if readiness == "NOT_FOUND":
         checks.append(failed("readiness", f"{address} is no Baton gateway", "check --address"))
         return checks
-    if readiness != "SERVING":
+    if readiness == "SERVING":
+        checks.append(ok("readiness", "the gateway takes requests"))
+    else:
+        # The request below says why.
         fix = "it needs a ready prefill and a ready decode worker: see the checks of the workers"
         checks.append(failed("readiness", f"the gateway is {readiness}", fix))
-        return checks
-    checks.append(ok("readiness", "the gateway takes requests"))
     async with open_channel(address) as channel:
         stub = gateway_pb2_grpc.GenerationServiceStub(channel)
         try:
@@ -41,7 +49,8 @@ async def check_gateway(address: str) -> list[Check]:
             checks.append(await _check_request(stub))
         except grpc.aio.AioRpcError as error:
             said = command_error(from_rpc_error(error), address)
-            checks.append(failed("request", said.message, said.hint or "see the gateway's log"))
+            fix = "see the checks of the workers, and the gateway's log"
+            checks.append(failed("request", said.message, fix))
     return checks
 
 
@@ -75,7 +84,7 @@ async def _check_request(stub: "gateway_pb2_grpc.GenerationServiceAsyncStub") ->
 
 async def check_workers(addresses: list[str]) -> list[Check]:
     """Identity of each worker, and whether prefill and decode workers can be paired."""
-    infos: list[worker_pb2.WorkerInfo] = []
+    infos: dict[str, worker_pb2.WorkerInfo] = {}
     checks = []
     for address in addresses:
         try:
@@ -84,10 +93,10 @@ async def check_workers(addresses: list[str]) -> list[Check]:
             said = command_error(from_rpc_error(error), address)
             checks.append(failed(f"worker {address}", said.message, "start it, or see its log"))
             continue
-        infos.append(info)
+        infos[address] = info
         checks.append(await _check_worker(address, info))
     if infos:
-        checks.append(_check_layouts(infos))
+        checks.append(_check_pairing(infos))
     return checks
 
 
@@ -104,7 +113,10 @@ async def _worker_info(address: str) -> worker_pb2.WorkerInfo:
 async def _check_worker(address: str, info: worker_pb2.WorkerInfo) -> Check:
     name = f"worker {address}"
     role = _ROLE_NAMES.get(info.role, "unknown")
-    identity = f"{role}, {info.model}, boot id {info.boot_id.hex()[:8]}"
+    identity = (
+        f"{role}, {info.model}, checkpoint {short_digest(info.checkpoint_digest)}, "
+        f"vocabulary {short_digest(info.vocabulary_digest)}, boot id {info.boot_id.hex()[:8]}"
+    )
     if role == "unknown":
         return failed(name, identity, "the worker is of another version of Baton")
     readiness = await check_health(address, Role(role).health_service, PROBE_SECONDS)
@@ -115,16 +127,16 @@ async def _check_worker(address: str, info: worker_pb2.WorkerInfo) -> Check:
     return ok(name, identity)
 
 
-def _check_layouts(infos: list[worker_pb2.WorkerInfo]) -> Check:
-    layouts = {info.layout_digest for info in infos}
-    models = {info.model for info in infos}
-    roles = {info.role for info in infos}
-    if len(roles) == 1:
+def _check_pairing(infos: dict[str, worker_pb2.WorkerInfo]) -> Check:
+    """``infos`` by the address of the worker."""
+    if len({info.role for info in infos.values()}) == 1:
         return warning("pairing", "only one role among the workers", "name the others: --worker")
-    if len(layouts) == 1:
-        return ok("pairing", f"{len(infos)} workers share one KV layout")
-    fix = "run all workers with the same --model, --dtype and --block-size"
-    return failed("pairing", f"{len(layouts)} KV layouts, models {', '.join(sorted(models))}", fix)
+    for what, fix in _MUST_BE_EQUAL.items():
+        digests = {address: getattr(info, f"{what}_digest") for address, info in infos.items()}
+        if len(set(digests.values())) > 1:
+            shown = ", ".join(f"{at} has {short_digest(digest)}" for at, digest in digests.items())
+            return failed("pairing", f"workers differ in {what}: {shown}", fix)
+    return ok("pairing", f"{len(infos)} workers share one model and KV layout")
 
 
 def no_stack(address: str) -> Check:

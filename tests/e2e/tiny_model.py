@@ -26,17 +26,20 @@ POOL_TOKENS = 65_536
 POOL = ("--kv-memory-bytes", str(2 * 2 * 2 * 16 * 4 * POOL_TOKENS))
 
 
-def write_tiny_model(folder: Path) -> str:
-    """A Hugging Face folder whose tokens are bytes; returns its path, which names the model."""
-    write_checkpoint(CASE, folder)
+def write_tiny_model(folder: Path, *, seed: int = 0, end: str = END) -> str:
+    """A Hugging Face folder whose tokens are bytes; returns its path, which names the model.
+
+    Another ``seed`` gives other weights and another ``end`` another vocabulary, nothing else.
+    """
+    write_checkpoint(CASE, folder, seed)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {piece: number for number, piece in enumerate([*alphabet, END])}
+    vocabulary = {piece: number for number, piece in enumerate([*alphabet, end])}
     engine = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     engine.decoder = decoders.ByteLevel()
-    engine.add_special_tokens([END])
+    engine.add_special_tokens([end])
     engine.save(str(folder / "tokenizer.json"))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return str(folder)
 

@@ -17,8 +17,9 @@ from baton.v1 import (
 )
 from chassis.errors import ServiceError
 from chassis.server import Server, ServerSettings, create_server
+from gateway.served_model import ServedModel
 
-MODEL = "scripted"
+MODEL = ServedModel("scripted", b"vocabulary")
 Tokens = Sequence[int]
 EOS = generation_pb2.FinishInfo(reason=generation_pb2.FINISH_REASON_EOS, stop_token_id=2)
 LENGTH = generation_pb2.FinishInfo(reason=generation_pb2.FINISH_REASON_LENGTH)
@@ -35,8 +36,10 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
             boot_id=os.urandom(16),
             role=self.role,
             name=f"scripted {self.service}",
-            model=MODEL,
+            model=MODEL.name,
+            checkpoint_digest=b"checkpoint",
             layout_digest=b"layout",
+            vocabulary_digest=MODEL.vocabulary_digest,
             max_context_tokens=8192,
             block_size=16,
         )

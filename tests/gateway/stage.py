@@ -93,7 +93,7 @@ async def on_stage(tokenizer: Tokenizer, options: StageOptions) -> AsyncIterator
         for worker in (*options.prefill, *options.decode):
             await stack.enter_async_context(worker.serving())
         registry = Metrics()
-        metrics = GatewayMetrics(registry, MODEL)
+        metrics = GatewayMetrics(registry, MODEL.name)
         pool = WorkerPool(
             MODEL,
             Resolver([worker.address for worker in options.prefill]),
@@ -107,7 +107,7 @@ async def on_stage(tokenizer: Tokenizer, options: StageOptions) -> AsyncIterator
         admission = Admission(options.admission, queue_lengths.put_nowait)
         orchestrator = Orchestrator(tokenizer, options.text_work, router, admission, options.limits)
         servicer = GenerationServicer(
-            MODEL,
+            MODEL.name,
             tokenizer,
             options.text_work,
             router,

@@ -93,7 +93,7 @@ async def test_a_deadline_ends_a_call(client: BatonClient) -> None:
 
 async def test_models_are_listed(client: BatonClient, tokenizer: Tokenizer) -> None:
     (model,) = await client.models()
-    assert (model.name, model.vocabulary_size) == (MODEL, tokenizer.vocab_size)
+    assert (model.name, model.vocabulary_size) == (MODEL.name, tokenizer.vocab_size)
 
 
 def test_the_base_install_is_enough() -> None:

@@ -14,7 +14,7 @@ from chassis.errors import Aborted, FailedPrecondition, ResourceExhausted, Servi
 from chassis.status import from_rpc_error
 from gateway.generation import GenerationLimits
 from tests.gateway.conftest import OpenStage
-from tests.gateway.scripted_workers import LENGTH, ScriptedDecode
+from tests.gateway.scripted_workers import LENGTH, ScriptedDecode, ScriptedPrefill
 from tests.gateway.stage import Stage, StageOptions, read_all, request, token_ids
 
 REVOKED = Aborted("the blocks were needed", reason="LEASE_REVOKED")
@@ -80,6 +80,31 @@ async def test_each_unfinished_choice_continues_alone(stage: Stage) -> None:
         [100, 201, 202],
         [100, 301, 302],
     ]
+
+
+async def test_another_checkpoint_of_the_same_name_does_not_go_on(open_stage: OpenStage) -> None:
+    other = {"layout_digest": b"other", "checkpoint_digest": b"other"}
+    prefill, decode = ScriptedPrefill(), ScriptedDecode()
+    stage = await open_stage(
+        StageOptions([prefill, ScriptedPrefill(**other)], [decode, ScriptedDecode(**other)])
+    )
+    stage.prefill[1].report(pending_tokens=10_000)
+    busy = stage.pool.prefill_workers[1]
+    async with asyncio.timeout(10):
+        await stage.pool.wait_until(lambda: busy.pending_tokens == 10_000)
+    call = stage.stub.Generate(request(max_tokens=5))
+    first, second = await stage.legs()
+    prefill.load.accepting = False
+    prefill.report()
+    async with asyncio.timeout(10):
+        await stage.pool.wait_until(lambda: stage.router.num_ready() == (1, 2))
+    first.answer(100)
+    second.tokens([101], 1)
+    second.finished(decode_pb2.OUTCOME_PREEMPTED, unfinished_choices=[0])
+    error = await error_of(call)
+    assert error.reason == "NO_COMPATIBLE_WORKERS"
+    assert "checkpoint" in error.message
+    assert stage.prefill[1].num_calls == 0
 
 
 async def test_a_revoked_lease_cancels_decode_and_starts_over(stage: Stage) -> None:

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,7 +30,11 @@ class Directory:
 
 
 def worker(
-    role: worker_pb2.WorkerRole.ValueType, name: str, layout: bytes = b"a", **load: Any
+    role: worker_pb2.WorkerRole.ValueType,
+    name: str,
+    layout: bytes = b"a",
+    checkpoint: bytes = b"c",
+    **load: Any,
 ) -> Worker:
     identity = WorkerIdentity(
         boot_id=name.encode().ljust(16),
@@ -37,6 +42,7 @@ def worker(
         name=name,
         address="127.0.0.1:1",
         model="m",
+        checkpoint_digest=checkpoint,
         layout_digest=layout,
         max_context_tokens=1000,
         block_size=16,
@@ -110,8 +116,36 @@ async def test_only_workers_with_equal_layouts_pair() -> None:
     router = Router(Directory(worker(PREFILL, "p", b"b"), busy, idle))
     assert router.choose(DEMAND).decode is busy
     busy.serving = False
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(Unavailable, match=r"KV layout.*\(p has 62, idle has 63\)") as caught:
         router.choose(DEMAND)
+    assert caught.value.reason == "NO_COMPATIBLE_WORKERS"
+
+
+async def test_workers_with_other_weights_under_one_name_are_told_apart() -> None:
+    router = Router(
+        Directory(worker(PREFILL, "p", b"a", b"new"), worker(DECODE, "d", b"b", b"old"))
+    )
+    with pytest.raises(Unavailable, match=r"checkpoint.*\(p has 6e6577, d has 6f6c64\)") as caught:
+        router.choose(DEMAND)
+    assert caught.value.reason == "NO_COMPATIBLE_WORKERS"
+
+
+@pytest.mark.parametrize("hand_off", [True, False])
+async def test_output_goes_on_only_on_the_checkpoint_that_began_it(hand_off: bool) -> None:
+    old = (
+        worker(PREFILL, "p0", b"a", b"old", pending_tokens=1000),
+        worker(DECODE, "d0", b"a", b"old"),
+    )
+    new = worker(PREFILL, "p1", b"b", b"new"), worker(DECODE, "d1", b"b", b"new")
+    router = Router(Directory(*old, *new))
+    demand = replace(DEMAND, hand_off=hand_off)
+    assert router.choose(demand).prefill is new[0]
+    assert router.choose(replace(demand, checkpoint=b"old")).prefill is old[0]
+    old[0].serving = False
+    with pytest.raises(
+        Unavailable, match=r"no ready prefill worker has checkpoint 6f6c64"
+    ) as caught:
+        router.choose(replace(demand, checkpoint=b"old"))
     assert caught.value.reason == "NO_COMPATIBLE_WORKERS"
 
 

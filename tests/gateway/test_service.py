@@ -193,7 +193,7 @@ async def test_the_model_is_listed_with_its_workers(stage: Stage, tokenizer: Tok
             m.decode_workers,
         )
         for m in models
-    ] == [(MODEL, 8192, tokenizer.vocab_size, True, 1, 1)]
+    ] == [(MODEL.name, 8192, tokenizer.vocab_size, True, 1, 1)]
 
 
 async def test_times_and_outcomes_are_measured(stage: Stage) -> None:
@@ -203,7 +203,7 @@ async def test_times_and_outcomes_are_measured(stage: Stage) -> None:
     assert token_ids(messages) == [100, 101]
     timings = messages[-1].summary.timings
     assert 0 < timings.time_to_first_token.ToNanoseconds() <= timings.total.ToNanoseconds()
-    model = {"gen_ai_request_model": MODEL}
+    model = {"gen_ai_request_model": MODEL.name}
     for name in ("time_to_first_token", "time_per_output_token", "request_duration"):
         assert stage.metric(f"gen_ai_server_{name}_seconds_count", **model) == 1
     assert stage.metric("baton_requests_total", code="OK", reason="") == 1

@@ -68,6 +68,11 @@ async def test_two_addresses_with_one_boot_id_are_one_worker(pools: PoolStage) -
     [
         pytest.param(ScriptedPrefill, "WORKER_ROLE_PREFILL", id="role"),
         pytest.param(lambda: ScriptedDecode(model="other"), "serves 'other'", id="model"),
+        pytest.param(
+            lambda: ScriptedDecode(vocabulary_digest=b"other"),
+            "'scripted' has 6f74686572 on the worker and 766f63616275 on the gateway",
+            id="vocabulary",
+        ),
         pytest.param(lambda: ScriptedDecode(boot_id=b"short"), "boot id", id="boot-id"),
     ],
 )

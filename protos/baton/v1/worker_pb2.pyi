@@ -94,6 +94,8 @@ class WorkerInfo(google.protobuf.message.Message):
     LAYOUT_DIGEST_FIELD_NUMBER: builtins.int
     MAX_CONTEXT_TOKENS_FIELD_NUMBER: builtins.int
     BLOCK_SIZE_FIELD_NUMBER: builtins.int
+    CHECKPOINT_DIGEST_FIELD_NUMBER: builtins.int
+    VOCABULARY_DIGEST_FIELD_NUMBER: builtins.int
     boot_id: builtins.bytes
     """Boot id (16 bytes)."""
     role: Global___WorkerRole.ValueType
@@ -108,6 +110,12 @@ class WorkerInfo(google.protobuf.message.Message):
     """Most tokens of prompt and output together that fit its pool and the model."""
     block_size: builtins.int
     """Tokens a block."""
+    checkpoint_digest: builtins.bytes
+    """SHA-256 over the configuration of its checkpoint and a sample of every tensor: what tells two models of one name
+    apart (rule 1.4). Part of layout_digest.
+    """
+    vocabulary_digest: builtins.bytes
+    """SHA-256 over the text of every token id: a gateway uses only workers whose vocabulary is its tokenizer's (rule 1.4)."""
     def __init__(
         self,
         *,
@@ -118,8 +126,10 @@ class WorkerInfo(google.protobuf.message.Message):
         layout_digest: builtins.bytes = ...,
         max_context_tokens: builtins.int = ...,
         block_size: builtins.int = ...,
+        checkpoint_digest: builtins.bytes = ...,
+        vocabulary_digest: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["block_size", b"block_size", "boot_id", b"boot_id", "layout_digest", b"layout_digest", "max_context_tokens", b"max_context_tokens", "model", b"model", "name", b"name", "role", b"role"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["block_size", b"block_size", "boot_id", b"boot_id", "checkpoint_digest", b"checkpoint_digest", "layout_digest", b"layout_digest", "max_context_tokens", b"max_context_tokens", "model", b"model", "name", b"name", "role", b"role", "vocabulary_digest", b"vocabulary_digest"]) -> None: ...
 
 Global___WorkerInfo: typing_extensions.TypeAlias = WorkerInfo
 

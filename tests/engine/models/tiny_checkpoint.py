@@ -111,9 +111,11 @@ CASES = [
 ]
 
 
-def write_checkpoint(case: Case, folder: Path, **save_settings: Any) -> PreTrainedModel:
+def write_checkpoint(
+    case: Case, folder: Path, seed: int = 0, **save_settings: Any
+) -> PreTrainedModel:
     """Writes ``case`` as a Hugging Face folder and returns the model in float32."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = case.config(**{**COMMON, **case.settings})
     config._attn_implementation = "eager"
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
