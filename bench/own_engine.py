@@ -94,7 +94,7 @@ class OwnEngine:
             output = self.runner.run(SchedulerOutput(parts))
             for request, (sample,) in zip(requests, output.samples, strict=True):
                 request.num_computed_tokens += 1
-                request.append(sample.token_id, frozenset())
+                request.append(sample.token_id)
         return time.perf_counter() - started
 
     def _make_attention(self, kv_cache: KvCache) -> AttentionBackend:

@@ -29,12 +29,10 @@ class DecodeScheduler:
         *,
         block_size: int,
         max_num_seqs: int,
-        eos_token_ids: frozenset[int],
     ) -> None:
         self._blocks = blocks
         self._block_size = block_size
         self._max_num_seqs = max_num_seqs
-        self._eos_token_ids = eos_token_ids
         self._waiting: dict[bytes, Attempt] = {}
         self._pulling: dict[bytes, Attempt] = {}
         self._running: dict[bytes, Attempt] = {}
@@ -202,7 +200,7 @@ class DecodeScheduler:
         request = part.request
         first_block = request.num_computed_tokens // self._block_size
         request.num_computed_tokens += part.num_new_tokens
-        request.append(sample.token_id, self._eos_token_ids)
+        request.append(sample.token_id)
         if attempt.released:
             self._publish(attempt, request, first_block)
             if request.status.is_finished:

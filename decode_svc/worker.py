@@ -82,7 +82,6 @@ class DecodeWorker:
             blocks,
             block_size=model.limits.block_size,
             max_num_seqs=settings.max_decode_batch,
-            eos_token_ids=model.eos_token_ids,
         )
         generated = metrics.counter("baton_generated_tokens_total", "Tokens drawn by decode.")
         metrics.observed_counter(

@@ -52,7 +52,6 @@ class ModelConfig:
     sliding_window: int | None = None
     # Layers (by index) that use the window; None: all of them, where there is a window.
     sliding_window_layers: tuple[int, ...] | None = None
-    eos_token_ids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,6 @@ class LLMEngine:
             block_size=config.block_size,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_seqs=config.max_num_seqs,
-            eos_token_ids=self.runner.model_config.eos_token_ids,
             enable_prefix_cache=config.enable_prefix_cache,
         )
         self._choices: dict[str, _Choices] = {}

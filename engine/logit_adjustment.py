@@ -8,10 +8,10 @@ from engine.request import Request
 class LogitAdjustment:
     """Penalties, bias and the mask of tokens that may not come yet, for one request."""
 
-    def __init__(self, request: Request, eos_token_ids: frozenset[int]) -> None:
+    def __init__(self, request: Request) -> None:
         self._request = request
         self._params = request.params
-        self._forbidden = _forbidden_token_ids(request, eos_token_ids)
+        self._forbidden = _forbidden_token_ids(request)
 
     @property
     def is_identity(self) -> bool:
@@ -51,9 +51,11 @@ class LogitAdjustment:
         logits[ids] = seen
 
 
-def _forbidden_token_ids(request: Request, eos_token_ids: frozenset[int]) -> frozenset[int]:
+def _forbidden_token_ids(request: Request) -> frozenset[int]:
     """Tokens that would end the request, while the token to draw is still before min_tokens."""
     params = request.params
     if request.num_output_tokens + 1 >= params.min_tokens:
         return frozenset()
-    return params.stop_token_ids if params.ignore_eos else params.stop_token_ids | eos_token_ids
+    if params.ignore_eos:
+        return params.stop_token_ids
+    return params.stop_token_ids | params.eos_token_ids

@@ -28,14 +28,12 @@ class MixedScheduler:
         block_size: int,
         max_num_batched_tokens: int,
         max_num_seqs: int,
-        eos_token_ids: frozenset[int],
         enable_prefix_cache: bool,
     ) -> None:
         self._blocks = blocks
         self._block_size = block_size
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_num_seqs = max_num_seqs
-        self._eos_token_ids = eos_token_ids
         self._enable_prefix_cache = enable_prefix_cache
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
@@ -83,7 +81,7 @@ class MixedScheduler:
             if len(samples) > 1:
                 finished += self._split_choices(request, samples, copies)
             elif samples:
-                request.append(samples[0].token_id, self._eos_token_ids)
+                request.append(samples[0].token_id)
                 if request.status.is_finished:
                     self._running.remove(request)
                     self._release(request)
@@ -152,7 +150,7 @@ class MixedScheduler:
         finished = []
         for sample in samples:
             child = _choose(request, sample.choice)
-            child.append(sample.token_id, self._eos_token_ids)
+            child.append(sample.token_id)
             if child.status.is_finished:
                 finished.append(child)
             else:

@@ -48,7 +48,7 @@ class ModelRunner:
             dtype=dtype,
         )
         self._attention = make_attention(self.kv_cache)
-        self._sampler = Sampler(self.model_config.eos_token_ids)
+        self._sampler = Sampler()
 
     @property
     def max_model_len(self) -> int:

@@ -62,21 +62,19 @@ class Request:
     def output_token_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :]
 
-    def append(self, token_id: int, eos_token_ids: frozenset[int]) -> None:
+    def append(self, token_id: int) -> None:
         """Adds a sampled token and finishes the request where the token or its count says so."""
         self.token_ids.append(token_id)
-        if (finish := self.finish_on(token_id, self.num_output_tokens, eos_token_ids)) is not None:
+        if (finish := self.finish_on(token_id, self.num_output_tokens)) is not None:
             self.status = finish
 
-    def finish_on(
-        self, token_id: int, num_output_tokens: int, eos_token_ids: frozenset[int]
-    ) -> RequestStatus | None:
+    def finish_on(self, token_id: int, num_output_tokens: int) -> RequestStatus | None:
         """Final status if ``token_id`` is output token number ``num_output_tokens``, or None."""
         params = self.params
         if num_output_tokens >= params.min_tokens:
             if token_id in params.stop_token_ids:
                 return RequestStatus.FINISHED_STOP
-            if token_id in eos_token_ids and not params.ignore_eos:
+            if token_id in params.eos_token_ids and not params.ignore_eos:
                 return RequestStatus.FINISHED_EOS
         if num_output_tokens >= params.max_tokens:
             return RequestStatus.FINISHED_LENGTH

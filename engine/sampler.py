@@ -17,16 +17,13 @@ class Sampler:
     Log probabilities are of the distribution after penalties, bias and masks, before temperature.
     """
 
-    def __init__(self, eos_token_ids: frozenset[int]) -> None:
-        self._eos_token_ids = eos_token_ids
-
     def sample(self, logits: torch.Tensor, requests: Sequence[Request]) -> list[tuple[Sample, ...]]:
         """One sample per choice of each request, from its row of ``logits`` (requests, vocab).
 
         ``logits`` are float32 and change in place.
         """
         for row, request in enumerate(requests):
-            adjustment = LogitAdjustment(request, self._eos_token_ids)
+            adjustment = LogitAdjustment(request)
             if not adjustment.is_identity:
                 adjustment.apply(logits[row])
         drawn = iter(draw_tokens(list(_draws(logits, requests))))

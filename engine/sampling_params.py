@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 class SamplingParams:
     """Ranges are checked at the gateway; the field comments of generation.proto are the reference.
 
+    ``eos_token_ids`` end a text by the tokenizer, which only who sends the request has.
     ``temperature`` 0 is greedy; ``top_k`` 0 keeps all tokens; ``logprobs`` None returns none and
     0 only the chosen token's.
     """
@@ -21,6 +22,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     logit_bias: dict[int, float] = field(default_factory=dict)
     stop_token_ids: frozenset[int] = frozenset()
+    eos_token_ids: frozenset[int] = frozenset()
     max_tokens: int = 16
     min_tokens: int = 0
     ignore_eos: bool = False

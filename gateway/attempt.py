@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,6 +38,7 @@ class AttemptPlan:
     token_ids: Sequence[int]
     num_prompt_tokens: int
     sampling: generation_pb2.SamplingParams
+    eos_token_ids: Collection[int]
     deadline: float
     parent: Span
 
@@ -161,6 +162,7 @@ class Attempt:
             num_prompt_tokens=plan.num_prompt_tokens,
             choices=list(self._by_index),
             sampling=plan.sampling,
+            eos_token_ids=plan.eos_token_ids,
             prefill_address=plan.route.prefill.identity.address,
             prefill_boot_id=plan.route.prefill.identity.boot_id,
             traceparent=context.traceparent,
@@ -197,6 +199,7 @@ class Attempt:
             num_prompt_tokens=plan.num_prompt_tokens,
             choices=list(self._by_index),
             sampling=plan.sampling,
+            eos_token_ids=plan.eos_token_ids,
             hand_off=plan.route.decode is not None,
         )
         stub = prefill_pb2_grpc.PrefillServiceStub(plan.route.prefill.channel)

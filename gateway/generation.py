@@ -6,7 +6,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -50,6 +50,7 @@ class GenerationTask:
 
     token_ids: Sequence[int]
     sampling: generation_pb2.SamplingParams
+    eos_token_ids: Collection[int]
     deadline: float
     span: Span
 
@@ -278,6 +279,7 @@ class Generation:
             token_ids=[*self._task.token_ids, *choices[0].token_ids],
             num_prompt_tokens=len(self._task.token_ids),
             sampling=self._task.sampling,
+            eos_token_ids=self._task.eos_token_ids,
             deadline=self._task.deadline,
             parent=self._task.span,
         )

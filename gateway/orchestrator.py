@@ -105,7 +105,13 @@ class Orchestrator:
     async def _running(
         self, validated: ValidatedRequest, clock: RequestClock, span: Span
     ) -> AsyncIterator[Generation]:
-        task = GenerationTask(validated.prompt_token_ids, validated.sampling, clock.deadline, span)
+        task = GenerationTask(
+            validated.prompt_token_ids,
+            validated.sampling,
+            self._tokenizer.eos_token_ids,
+            clock.deadline,
+            span,
+        )
         choices = [self._choice(i, validated.sampling) for i in range(validated.sampling.n)]
         generation = Generation(task, choices, self._router, self._limits, self._keep)
         self._generations.add(generation)

@@ -21,17 +21,11 @@ class ModelFolder:
         """Raises ModelFileError naming the file, and the tensor, that is missing or broken."""
         folder = Path(path)
         self.config = read_json(folder / "config.json")
-        self.generation_config = read_json(folder / "generation_config.json", optional=True)
         self.files = _open_files(folder)
 
 
-def read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
-    """The object in a JSON file; an ``optional`` one that is not there is empty.
-
-    Raises ModelFileError naming the file.
-    """
-    if optional and not path.exists():
-        return {}
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises ModelFileError naming the file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

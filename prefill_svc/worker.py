@@ -234,7 +234,7 @@ class PrefillWorker:
 
     def _finish(self, request: Request, token_id: int) -> RequestStatus | None:
         num_output_tokens = request.num_output_tokens + 1
-        return request.finish_on(token_id, num_output_tokens, self._model.eos_token_ids)
+        return request.finish_on(token_id, num_output_tokens)
 
     def _forget(self, job: PrefillJob, error: ServiceError | None) -> None:
         """After the end of the lease: frees the blocks in the next step, ends the call."""

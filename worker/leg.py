@@ -1,7 +1,7 @@
 """What Prefill and Submit both say about an attempt: one converter for both legs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -47,13 +47,16 @@ class Leg:
         """Raises InvalidArgument with one violation per wrong field."""
         token_ids = list(message.token_ids)
         params = params_from_pb(
-            message.sampling, limits.max_context_tokens - message.num_prompt_tokens
+            message.sampling,
+            limits.max_context_tokens - message.num_prompt_tokens,
+            message.eos_token_ids,
         )
         choices = tuple(message.choices)
         wrong = [
             *_check_prompt(message, token_ids, limits),
             *_check_choices(choices),
             *_check_params(params, limits),
+            *_check_eos(params, limits),
             *_check_lengths(len(token_ids), message.num_prompt_tokens, params, limits),
         ]
         if wrong:
@@ -74,7 +77,9 @@ class Leg:
         )
 
 
-def params_from_pb(message: SamplingParamsPb, max_tokens_left: int) -> SamplingParams:
+def params_from_pb(
+    message: SamplingParamsPb, max_tokens_left: int, eos_token_ids: Iterable[int]
+) -> SamplingParams:
     """The engine's form; unset fields take the defaults that generation.proto states.
 
     ``max_tokens_left`` is what the context leaves for output, the default of ``max_tokens``. Stop
@@ -94,6 +99,7 @@ def params_from_pb(message: SamplingParamsPb, max_tokens_left: int) -> SamplingP
         else default.repetition_penalty,
         logit_bias=dict(message.logit_bias),
         stop_token_ids=frozenset(message.stop_token_ids),
+        eos_token_ids=frozenset(eos_token_ids),
         max_tokens=message.max_tokens if message.HasField("max_tokens") else max_tokens_left,
         min_tokens=message.min_tokens,
         ignore_eos=message.ignore_eos,
@@ -159,6 +165,16 @@ def _check_params(params: SamplingParams, limits: Limits) -> list[_Wrong]:
             found.append(_wrong("SAMPLING_OUT_OF_RANGE", "sampling.logit_bias", text))
             break
     return found
+
+
+def _check_eos(params: SamplingParams, limits: Limits) -> list[_Wrong]:
+    if len(params.eos_token_ids) > MAX_STOP_TOKEN_IDS:
+        text = f"{len(params.eos_token_ids)} are over {MAX_STOP_TOKEN_IDS}"
+        return [_wrong("TOO_MANY_ENTRIES", "eos_token_ids", text)]
+    if (largest := max(params.eos_token_ids, default=0)) >= limits.vocab_size:
+        text = f"token {largest} is not below the vocabulary size {limits.vocab_size}"
+        return [_wrong("TOKEN_ID_UNKNOWN", "eos_token_ids", text)]
+    return []
 
 
 def _check_lengths(

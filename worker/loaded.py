@@ -32,10 +32,6 @@ class LoadedModel:
         return self.runner.kv_cache.num_blocks
 
     @property
-    def eos_token_ids(self) -> frozenset[int]:
-        return self.runner.model_config.eos_token_ids
-
-    @property
     def max_context_tokens(self) -> int:
         return min(self.limits.max_context_tokens, self.num_blocks * self.limits.block_size)
 

@@ -37,9 +37,7 @@ class Checkpoint(ABC):
     @cached_property
     def digest(self) -> bytes:
         """What tells it from other checkpoints; see ``checkpoint_digest``."""
-        return checkpoint_digest(
-            json.dumps(asdict(self.config), sort_keys=True, default=sorted), self.files
-        )
+        return checkpoint_digest(json.dumps(asdict(self.config), sort_keys=True), self.files)
 
     def _raw(self, name: str) -> torch.Tensor:
         """The bytes of a tensor, (num_bytes,) uint8, shared with the mapped file."""

@@ -8,26 +8,6 @@ from engine.errors import CheckpointError, UnsupportedModelError
 from modelfiles.gguf_file import GgufFile
 
 SUPPORTED_ARCHITECTURES = ("llama", "qwen2", "qwen3")
-_EOS_KEYS = ("eos", "eot", "eom")
-# Files often name one end token and forget the others, so these count by their text, too. llama.cpp
-# has the same list.
-END_TEXTS = frozenset(
-    (
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|im_end|>",
-        "<|end|>",
-        "<|end_of_text|>",
-        "<|endoftext|>",
-        "<end_of_turn>",
-        "<end_of_utterance>",
-        "</s>",
-        "<EOT>",
-        "[EOT]",
-        "[EOS]",
-        "<\uff5cend\u2581of\u2581sentence\uff5c>",
-    )
-)
 _ROPE_FACTORS = "rope_freqs.weight"
 
 
@@ -94,7 +74,6 @@ def config_from_gguf(file: GgufFile) -> ModelConfig:
         mlp_bias="blk.0.ffn_up.bias" in file.entries,
         qk_norm="blk.0.attn_q_norm.weight" in file.entries,
         sliding_window=int(keys.get("attention.sliding_window", 0)) or None,
-        eos_token_ids=_eos_token_ids(file),
     )
 
 
@@ -142,10 +121,3 @@ def _rope_factors(file: GgufFile) -> tuple[float, ...]:
             f"{file.path}: tensor {_ROPE_FACTORS} is of type {kind}; supported: F32"
         )
     return tuple(file.raw(_ROPE_FACTORS).cast("f"))
-
-
-def _eos_token_ids(file: GgufFile) -> frozenset[int]:
-    ids = (file.metadata.get(f"tokenizer.ggml.{key}_token_id") for key in _EOS_KEYS)
-    named = frozenset(int(token_id) for token_id in ids if token_id is not None)
-    pieces = file.metadata.get("tokenizer.ggml.tokens", ())
-    return named | {i for i, piece in enumerate(pieces) if piece in END_TEXTS}

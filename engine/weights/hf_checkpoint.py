@@ -21,9 +21,7 @@ class HfCheckpoint(Checkpoint):
         self.path = path
         folder = ModelFolder(path)
         self.files = folder.files
-        self.config: ModelConfig = config_from_hf(
-            os.path.join(path, "config.json"), folder.config, folder.generation_config
-        )
+        self.config: ModelConfig = config_from_hf(os.path.join(path, "config.json"), folder.config)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
         if name not in self.files:

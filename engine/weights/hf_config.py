@@ -71,15 +71,13 @@ _FAMILIES = {
 SUPPORTED_ARCHITECTURES = tuple(_FAMILIES)
 
 
-def config_from_hf(
-    path: str, config: Mapping[str, Any], generation_config: Mapping[str, Any]
-) -> ModelConfig:
+def config_from_hf(path: str, config: Mapping[str, Any]) -> ModelConfig:
     """``path`` is that of config.json, for messages.
 
     Raises UnsupportedModelError for an architecture or feature that Baton does not run, and
     CheckpointError for a missing or malformed value.
     """
-    return _ConfigReader(path, config).read(generation_config)
+    return _ConfigReader(path, config).read()
 
 
 class _ConfigReader:
@@ -88,7 +86,7 @@ class _ConfigReader:
         self._family = _family_of(path, config)
         self._values = {**self._family.defaults, **config}
 
-    def read(self, generation_config: Mapping[str, Any]) -> ModelConfig:
+    def read(self) -> ModelConfig:
         self._refuse_unsupported()
         self._check_heads()
         family = self._family
@@ -117,7 +115,6 @@ class _ConfigReader:
             qk_norm=family.qk_norm,
             sliding_window=window,
             sliding_window_layers=window_layers,
-            eos_token_ids=self._eos_token_ids(generation_config),
         )
 
     def _refuse_unsupported(self) -> None:
@@ -197,11 +194,6 @@ class _ConfigReader:
                 if parameters.get(name) is not None
             },
         )
-
-    def _eos_token_ids(self, generation_config: Mapping[str, Any]) -> frozenset[int]:
-        ids = generation_config.get("eos_token_id")
-        ids = self._values.get("eos_token_id") if ids is None else ids
-        return frozenset([] if ids is None else [ids] if isinstance(ids, int) else ids)
 
     def _int(self, key: str, default: int | None = None, minimum: int = 1) -> int:
         value = self._values.get(key)

@@ -118,11 +118,15 @@ def _strips_leading_space(decoder: dict[str, Any]) -> bool:
 
 
 def _end_ids(folder: Path, model: dict[str, Any]) -> set[int]:
-    generation = _read_json(folder / "generation_config.json", required=False)
-    ids = generation.get("eos_token_id", model.get("eos_token_id"))
-    if ids is None:
-        return set()
-    return set(ids) if isinstance(ids, list) else {ids}
+    """generation_config.json decides where it says something, else config.json."""
+    path = folder / "generation_config.json"
+    generation = _read_json(path, required=False)
+    if (value := generation.get("eos_token_id")) is None:
+        path, value = folder / "config.json", model.get("eos_token_id")
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(token_id, int) and token_id >= 0 for token_id in ids):
+        raise TokenizerError(f"{path}: eos_token_id is {value!r}, expected token ids")
+    return set(ids)
 
 
 def _token_text(token: str | dict[str, Any] | None) -> str:

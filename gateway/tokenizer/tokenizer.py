@@ -24,6 +24,7 @@ class SpecialTokens:
 class Tokenizer:
     """Text to token ids and back. Immutable; safe to share between threads.
 
+    ``eos_token_ids`` are tokens that end a text or a turn.
     Encoding runs in Rust without the interpreter lock: call it in a thread where texts are long.
     """
 
@@ -39,6 +40,10 @@ class Tokenizer:
         self._vocabulary = vocabulary
         self._special_tokens = special_tokens
         self._shield = ControlShield(engine, vocabulary.special_texts)
+        # Models may name tokens that they cannot draw.
+        self.eos_token_ids = frozenset(
+            token_id for token_id in special_tokens.eos_token_ids if token_id < vocabulary.size
+        )
         self.chat_template = chat_template
         self.max_context_tokens = max_context_tokens
         self.max_token_bytes = max(map(len, vocabulary.token_bytes), default=1)
@@ -47,11 +52,6 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Number of token ids of the model; ids below it are valid."""
         return self._vocabulary.size
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        """Tokens that end a text or a turn."""
-        return self._special_tokens.eos_token_ids
 
     @property
     def bos_token_id(self) -> int | None:

@@ -23,10 +23,7 @@ class House:
     def __init__(self, num_blocks: int = 32, max_num_seqs: int = 16) -> None:
         self.blocks = BlockManager(num_blocks)
         self.scheduler = DecodeScheduler(
-            self.blocks,
-            block_size=BLOCK_SIZE,
-            max_num_seqs=max_num_seqs,
-            eos_token_ids=frozenset({EOS}),
+            self.blocks, block_size=BLOCK_SIZE, max_num_seqs=max_num_seqs
         )
 
     def add(
@@ -38,7 +35,7 @@ class House:
             handle=ord(name),
             token_ids=list(token_ids),
             num_prompt_tokens=len(token_ids),
-            params=SamplingParams(max_tokens=max_tokens),
+            params=SamplingParams(max_tokens=max_tokens, eos_token_ids=frozenset({EOS})),
             choices=tuple(range(choices)),
             cache_salt=b"",
             block_hashes=hash_blocks(token_ids, BLOCK_SIZE),

@@ -48,9 +48,7 @@ class Bench:
         self.blocks = BlockManager(32)
         self.runner = ScriptedRunner()
         self.events: list[DecodeEvents] = []
-        scheduler = DecodeScheduler(
-            self.blocks, block_size=BLOCK_SIZE, max_num_seqs=8, eos_token_ids=frozenset({1})
-        )
+        scheduler = DecodeScheduler(self.blocks, block_size=BLOCK_SIZE, max_num_seqs=8)
         board = LoadBoard(Load(self.blocks.counts()))
         self.stepper = DecodeStepper(
             scheduler,

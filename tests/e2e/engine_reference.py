@@ -10,6 +10,7 @@ from engine.llm_engine import Completion, LLMEngine
 from worker.leg import params_from_pb
 
 MODEL = "smollm2-135m"
+EOS_TOKEN_IDS = (0, 2)
 
 
 class Reference:
@@ -34,5 +35,7 @@ class Reference:
         Stop strings are text, of which an engine knows nothing: they change nothing here.
         """
         prompts = [token_ids for token_ids, _ in requests]
-        params = [params_from_pb(SamplingParamsPb(**each), 1_000) for _, each in requests]
+        params = [
+            params_from_pb(SamplingParamsPb(**each), 1_000, EOS_TOKEN_IDS) for _, each in requests
+        ]
         return self._engine.generate(prompts, params, [each.get("n", 1) for _, each in requests])

@@ -21,6 +21,7 @@ from baton.v1 import (
     worker_pb2_grpc,
 )
 from chassis.channel import open_channel
+from tests.e2e.engine_reference import EOS_TOKEN_IDS
 from tests.e2e.service_process import ServiceProcess
 
 # More than the hand-off time-out, after which prefill gives up what nobody came for.
@@ -122,6 +123,7 @@ class SplitClient:
             "num_prompt_tokens": num_prompt_tokens or len(token_ids),
             "choices": choices,
             "sampling": generation_pb2.SamplingParams(**sampling),
+            "eos_token_ids": EOS_TOKEN_IDS,
             "cache_salt": salt,
         }
         traceparent = f"00-{attempt.trace_id}-{os.urandom(8).hex()}-01"

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from baton.client import BatonClient
+from baton.v1 import generation_pb2
 from batonctl.doctor.check import Verdict
 from batonctl.doctor.running import check_gateway, check_workers
 from chassis.errors import ServiceError, Unavailable
 from tests.e2e.gateway_process import running_gateway
 from tests.e2e.metrics_page import read_counter
 from tests.e2e.service_process import running_service
-from tests.e2e.tiny_model import write_tiny_model
+from tests.e2e.tiny_model import END_ID, write_tiny_model
 from tests.e2e.worker_process import WorkerProcess, running
 
 POOL = ("--kv-memory-bytes", str(8 << 20))
@@ -70,6 +71,20 @@ async def test_only_the_worker_with_equal_files_is_used(tiny: Workers, traces: P
         tiny.retrained.address: 0,
         tiny.respelled.address: 0,
     }
+
+
+async def test_the_gateway_says_what_ends_a_text(tiny: Workers, traces: Path) -> None:
+    model = ("--model", tiny.model)
+    with running_gateway([tiny.prefill], [tiny.equal], traces, *model) as gateway:
+        async with BatonClient(gateway.address) as client:
+            for num_tokens in (1, 2):
+                answer = await client.generate(
+                    "abc", logit_bias={END_ID: 100.0}, min_tokens=num_tokens, max_tokens=9
+                )
+                finish = answer.choices[0].finish
+                assert finish.reason == generation_pb2.FINISH_REASON_EOS
+                assert finish.stop_token_id == END_ID
+                assert answer.usage.completion_tokens == num_tokens
 
 
 async def test_where_nobody_fits_client_and_doctor_hear_why(tiny: Workers, traces: Path) -> None:

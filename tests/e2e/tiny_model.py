@@ -8,7 +8,7 @@ from transformers import LlamaConfig
 
 from tests.engine.models.tiny_checkpoint import Case, write_checkpoint
 
-END = "</s>"
+END, END_ID = "</s>", 256
 CASE = Case(
     "tiny",
     LlamaConfig,
@@ -16,7 +16,8 @@ CASE = Case(
         "num_hidden_layers": 2,
         "vocab_size": 264,
         "max_position_embeddings": 32_768,
-        "eos_token_id": 256,
+        # Only the tokenizer's files name the end of a text.
+        "eos_token_id": None,
     },
 )
 

@@ -13,7 +13,7 @@ from engine.errors import RequestError
 from engine.llm_engine import Completion, LLMEngine
 from engine.request import Request, RequestStatus
 from engine.sampling_params import SamplingParams
-from tests.engine.tiny_model import EOS_TOKEN_ID, VOCAB_SIZE
+from tests.engine.tiny_model import VOCAB_SIZE
 
 BLOCK_BYTES = 2 * 3 * 2 * 8 * 16 * 4
 
@@ -228,7 +228,9 @@ def test_choices_that_end_on_their_first_token_leave_the_others_alone(tiny_model
 
 def test_end_of_text_ends_a_request_unless_ignored(tiny_model: Path) -> None:
     engine = make_engine(tiny_model)
-    favoured = SamplingParams(temperature=0.0, max_tokens=5, logit_bias={EOS_TOKEN_ID: 100.0})
+    favoured = SamplingParams(
+        temperature=0.0, max_tokens=5, logit_bias={7: 100.0}, eos_token_ids=frozenset({7})
+    )
     prompt = make_prompt(9, seed=1)
     ends, ignores, waits = (
         engine.generate([prompt], [params])[0][0]
@@ -238,10 +240,10 @@ def test_end_of_text_ends_a_request_unless_ignored(tiny_model: Path) -> None:
             replace(favoured, min_tokens=3),
         )
     )
-    assert (ends.status, ends.token_ids) == (RequestStatus.FINISHED_EOS, (EOS_TOKEN_ID,))
+    assert (ends.status, ends.token_ids) == (RequestStatus.FINISHED_EOS, (7,))
     assert (ignores.status, len(ignores.token_ids)) == (RequestStatus.FINISHED_LENGTH, 5)
     assert (waits.status, len(waits.token_ids)) == (RequestStatus.FINISHED_EOS, 3)
-    assert EOS_TOKEN_ID not in waits.token_ids[:2]
+    assert 7 not in waits.token_ids[:2]
 
 
 def test_logprobs_come_with_every_token(tiny_model: Path) -> None:

@@ -14,7 +14,7 @@ from engine.sampling_params import SamplingParams
 from tests.engine.plain_sampling import plain_draw
 
 EOS = 4
-GREEDY = SamplingParams(temperature=0.0)
+GREEDY = SamplingParams(temperature=0.0, eos_token_ids=frozenset({EOS}))
 
 
 def make_request(
@@ -30,7 +30,7 @@ def make_request(
 
 
 def sample_one(logits: list[float], request: Request) -> Sample:
-    ((sample,),) = Sampler(frozenset({EOS})).sample(torch.tensor([logits]), [request])
+    ((sample,),) = Sampler().sample(torch.tensor([logits]), [request])
     return sample
 
 
@@ -109,7 +109,7 @@ def test_output_of_an_earlier_attempt_counts_as_output() -> None:
 def test_draws_follow_seed_choice_and_position() -> None:
     logits = torch.randn(1, 50, generator=torch.Generator().manual_seed(0))
     request = make_request([1, 2], [3], choices=(0, 1, 5), temperature=1.0, seed=12)
-    (samples,) = Sampler(frozenset()).sample(logits.clone(), [request])
+    (samples,) = Sampler().sample(logits.clone(), [request])
     assert [sample.choice for sample in samples] == [0, 1, 5]
     for sample in samples:
         expected = plain_draw(logits[0].tolist(), request.params, sample.choice, 3)
@@ -126,7 +126,7 @@ def test_a_batch_of_every_kind_equals_its_rows_alone() -> None:
         make_request([2], [8], logprobs=5, repetition_penalty=1.4),
         make_request([2], [], temperature=1.9, min_p=0.2, seed=4, logprobs=0),
     ]
-    sampler = Sampler(frozenset({EOS}))
+    sampler = Sampler()
     together = sampler.sample(logits.clone(), requests)
     for row, request in enumerate(requests):
         (alone,) = sampler.sample(logits[row : row + 1].clone(), [request])
@@ -153,7 +153,7 @@ def test_logprobs_are_after_penalties_and_before_temperature() -> None:
 def test_as_many_alternatives_as_asked_for() -> None:
     logits = torch.randn(4, 30, generator=torch.Generator().manual_seed(0))
     requests = [make_request([0], [], logprobs=wanted) for wanted in (None, 0, 2, 20)]
-    entries = [row[0].logprobs for row in Sampler(frozenset()).sample(logits, requests)]
+    entries = [row[0].logprobs for row in Sampler().sample(logits, requests)]
     assert [None if entry is None else len(entry.top) for entry in entries] == [None, 0, 2, 20]
 
 

@@ -41,7 +41,7 @@ def make_engine(path: Path, dtype: Any, quantization: Any) -> LLMEngine:
 )
 def test_golden_greedy_answer(smollm2_path: Path, dtype: str, quantization: str) -> None:
     engine = make_engine(smollm2_path, dtype, quantization)
-    params = SamplingParams(temperature=0.0, max_tokens=20)
+    params = SamplingParams(temperature=0.0, max_tokens=20, eos_token_ids=frozenset({2}))
     for _ in range(2):
         ((completion,),) = engine.generate([PROMPT], [params])
         assert completion.token_ids == ANSWER

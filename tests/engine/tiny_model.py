@@ -7,7 +7,6 @@ import torch
 from safetensors.torch import save_file
 
 VOCAB_SIZE = 160
-EOS_TOKEN_ID = 7
 HIDDEN, INNER, LAYERS, HEADS, KV_HEADS, HEAD_DIM = 64, 96, 3, 4, 2, 16
 
 
@@ -26,7 +25,6 @@ def write_tiny_model(folder: Path, *, max_position_embeddings: int = 512) -> Pat
         "max_position_embeddings": max_position_embeddings,
         "rms_norm_eps": 1e-5,
         "rope_theta": 1000.0,
-        "eos_token_id": EOS_TOKEN_ID,
         "hidden_act": "silu",
         "tie_word_embeddings": False,
         "torch_dtype": "float32",

@@ -20,6 +20,7 @@ async def test_both_legs_of_an_attempt_are_sent_at_once(stage: Stage) -> None:
     assert decode.submit.prefill_address == stage.prefill[0].address
     assert decode.submit.prefill_boot_id == prefill.request.boot_id
     assert prefill.request.sampling == decode.submit.sampling
+    assert set(prefill.request.eos_token_ids) == set(decode.submit.eos_token_ids) == {0, 2}
     call.cancel()
 
 

@@ -42,6 +42,7 @@ def make(kind: type[LegPb] = PrefillRequest, **changes: object) -> LegPb:
         "choices": [0, 2],
         "cache_salt": b"tenant",
         "sampling": EVERY_FIELD,
+        "eos_token_ids": [6],
     }
     return kind(**{**values, **changes})  # type: ignore[arg-type]
 
@@ -52,11 +53,12 @@ def test_both_legs_say_the_same(kind: type[LegPb]) -> None:
     assert leg.token_ids == list(range(10))
     assert leg.num_prompt_tokens == 8
     assert leg.choices == (0, 2)
+    assert leg.params.eos_token_ids == {6}
     assert leg.block_hashes == hash_blocks(range(10), 4, b"tenant")
 
 
 def test_every_sampling_field_arrives_in_the_engine() -> None:
-    assert params_from_pb(EVERY_FIELD, 50) == SamplingParams(
+    assert params_from_pb(EVERY_FIELD, 50, [6]) == SamplingParams(
         temperature=0.5,
         top_p=0.25,
         top_k=7,
@@ -67,6 +69,7 @@ def test_every_sampling_field_arrives_in_the_engine() -> None:
         repetition_penalty=1.5,
         logit_bias={3: -2.0},
         stop_token_ids=frozenset({4, 5}),
+        eos_token_ids=frozenset({6}),
         max_tokens=9,
         min_tokens=2,
         ignore_eos=True,
@@ -75,7 +78,7 @@ def test_every_sampling_field_arrives_in_the_engine() -> None:
 
 
 def test_no_sampling_field_of_the_engine_is_left_at_its_default() -> None:
-    ours, default = params_from_pb(EVERY_FIELD, 50), SamplingParams()
+    ours, default = params_from_pb(EVERY_FIELD, 50, [6]), SamplingParams()
     same = [
         each.name
         for each in fields(ours)
@@ -85,7 +88,7 @@ def test_no_sampling_field_of_the_engine_is_left_at_its_default() -> None:
 
 
 def test_unset_fields_take_the_defaults_and_what_the_context_leaves() -> None:
-    assert params_from_pb(SamplingParamsPb(), 50) == SamplingParams(max_tokens=50)
+    assert params_from_pb(SamplingParamsPb(), 50, []) == SamplingParams(max_tokens=50)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +102,8 @@ def test_unset_fields_take_the_defaults_and_what_the_context_leaves() -> None:
         ({"choices": []}, "CHOICES_INVALID", "choices"),
         ({"choices": [1, 1]}, "CHOICES_INVALID", "choices"),
         ({"choices": [16]}, "CHOICES_INVALID", "choices"),
+        ({"eos_token_ids": [100]}, "TOKEN_ID_UNKNOWN", "eos_token_ids"),
+        ({"eos_token_ids": range(65)}, "TOO_MANY_ENTRIES", "eos_token_ids"),
         ({"sampling": SamplingParamsPb(max_tokens=57)}, "CONTEXT_EXCEEDED", "sampling.max_tokens"),
         ({"sampling": SamplingParamsPb(max_tokens=2)}, "MAX_TOKENS_INVALID", "sampling.max_tokens"),
         (

@@ -130,6 +130,7 @@ class Submit(google.protobuf.message.Message):
     TRACEPARENT_FIELD_NUMBER: builtins.int
     TRACESTATE_FIELD_NUMBER: builtins.int
     CALLER_FIELD_NUMBER: builtins.int
+    EOS_TOKEN_IDS_FIELD_NUMBER: builtins.int
     handle: builtins.int
     """Stands for the attempt on this session; never reused within it (rule 1.3)."""
     attempt_id: builtins.bytes
@@ -164,6 +165,10 @@ class Submit(google.protobuf.message.Message):
     def deadline(self) -> google.protobuf.duration_pb2.Duration:
         """Time left until the client's deadline."""
 
+    @property
+    def eos_token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """As in PrefillRequest."""
+
     def __init__(
         self,
         *,
@@ -180,9 +185,10 @@ class Submit(google.protobuf.message.Message):
         traceparent: builtins.str = ...,
         tracestate: builtins.str = ...,
         caller: builtins.str = ...,
+        eos_token_ids: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["deadline", b"deadline", "sampling", b"sampling"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt_id", b"attempt_id", "cache_salt", b"cache_salt", "caller", b"caller", "choices", b"choices", "deadline", b"deadline", "handle", b"handle", "num_prompt_tokens", b"num_prompt_tokens", "prefill_address", b"prefill_address", "prefill_boot_id", b"prefill_boot_id", "sampling", b"sampling", "token_ids", b"token_ids", "traceparent", b"traceparent", "tracestate", b"tracestate"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt_id", b"attempt_id", "cache_salt", b"cache_salt", "caller", b"caller", "choices", b"choices", "deadline", b"deadline", "eos_token_ids", b"eos_token_ids", "handle", b"handle", "num_prompt_tokens", b"num_prompt_tokens", "prefill_address", b"prefill_address", "prefill_boot_id", b"prefill_boot_id", "sampling", b"sampling", "token_ids", b"token_ids", "traceparent", b"traceparent", "tracestate", b"tracestate"]) -> None: ...
 
 Global___Submit: typing_extensions.TypeAlias = Submit
 

@@ -26,7 +26,7 @@ from baton.v1 import generation_pb2 as baton_dot_v1_dot_generation__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x62\x61ton/v1/prefill.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\x1a\x1egoogle/protobuf/duration.proto\"\xcc\x01\n\x0ePrefillRequest\x12\x12\n\nattempt_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x19\n\x11num_prompt_tokens\x18\x04 \x01(\r\x12\x0f\n\x07\x63hoices\x18\x05 \x03(\r\x12*\n\x08sampling\x18\x06 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12\x10\n\x08hand_off\x18\x07 \x01(\x08\x12\x12\n\ncache_salt\x18\x08 \x01(\x0cJ\x04\x08\t\x10\x11\"\xaa\x01\n\x0fPrefillResponse\x12*\n\x0c\x66irst_tokens\x18\x01 \x03(\x0b\x32\x14.baton.v1.FirstToken\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12(\n\x05queue\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x63ompute\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa1\x01\n\nFirstToken\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\x10\n\x08token_id\x18\x02 \x01(\r\x12.\n\x08logprobs\x18\x03 \x01(\x0b\x32\x17.baton.v1.TokenLogprobsH\x00\x88\x01\x01\x12)\n\x06\x66inish\x18\x04 \x01(\x0b\x32\x14.baton.v1.FinishInfoH\x01\x88\x01\x01\x42\x0b\n\t_logprobsB\t\n\x07_finish2R\n\x0ePrefillService\x12@\n\x07Prefill\x12\x18.baton.v1.PrefillRequest\x1a\x19.baton.v1.PrefillResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x62\x61ton/v1/prefill.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\x1a\x1egoogle/protobuf/duration.proto\"\xe3\x01\n\x0ePrefillRequest\x12\x12\n\nattempt_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x19\n\x11num_prompt_tokens\x18\x04 \x01(\r\x12\x0f\n\x07\x63hoices\x18\x05 \x03(\r\x12*\n\x08sampling\x18\x06 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12\x10\n\x08hand_off\x18\x07 \x01(\x08\x12\x12\n\ncache_salt\x18\x08 \x01(\x0c\x12\x15\n\reos_token_ids\x18\x11 \x03(\rJ\x04\x08\t\x10\x11\"\xaa\x01\n\x0fPrefillResponse\x12*\n\x0c\x66irst_tokens\x18\x01 \x03(\x0b\x32\x14.baton.v1.FirstToken\x12\x15\n\rcached_tokens\x18\x02 \x01(\r\x12(\n\x05queue\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x63ompute\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xa1\x01\n\nFirstToken\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\x10\n\x08token_id\x18\x02 \x01(\r\x12.\n\x08logprobs\x18\x03 \x01(\x0b\x32\x17.baton.v1.TokenLogprobsH\x00\x88\x01\x01\x12)\n\x06\x66inish\x18\x04 \x01(\x0b\x32\x14.baton.v1.FinishInfoH\x01\x88\x01\x01\x42\x0b\n\t_logprobsB\t\n\x07_finish2R\n\x0ePrefillService\x12@\n\x07Prefill\x12\x18.baton.v1.PrefillRequest\x1a\x19.baton.v1.PrefillResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,11 +34,11 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.prefill_pb2', _glo
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PREFILLREQUEST']._serialized_start=96
-  _globals['_PREFILLREQUEST']._serialized_end=300
-  _globals['_PREFILLRESPONSE']._serialized_start=303
-  _globals['_PREFILLRESPONSE']._serialized_end=473
-  _globals['_FIRSTTOKEN']._serialized_start=476
-  _globals['_FIRSTTOKEN']._serialized_end=637
-  _globals['_PREFILLSERVICE']._serialized_start=639
-  _globals['_PREFILLSERVICE']._serialized_end=721
+  _globals['_PREFILLREQUEST']._serialized_end=323
+  _globals['_PREFILLRESPONSE']._serialized_start=326
+  _globals['_PREFILLRESPONSE']._serialized_end=496
+  _globals['_FIRSTTOKEN']._serialized_start=499
+  _globals['_FIRSTTOKEN']._serialized_end=660
+  _globals['_PREFILLSERVICE']._serialized_start=662
+  _globals['_PREFILLSERVICE']._serialized_end=744
 # @@protoc_insertion_point(module_scope)

@@ -34,6 +34,7 @@ class PrefillRequest(google.protobuf.message.Message):
     SAMPLING_FIELD_NUMBER: builtins.int
     HAND_OFF_FIELD_NUMBER: builtins.int
     CACHE_SALT_FIELD_NUMBER: builtins.int
+    EOS_TOKEN_IDS_FIELD_NUMBER: builtins.int
     attempt_id: builtins.bytes
     """16 random bytes minted by the gateway."""
     boot_id: builtins.bytes
@@ -58,6 +59,10 @@ class PrefillRequest(google.protobuf.message.Message):
     def sampling(self) -> baton.v1.generation_pb2.SamplingParams:
         """Sampling parameters with every default resolved, seed included."""
 
+    @property
+    def eos_token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Tokens that end a text or a turn, by the gateway's tokenizer; sampling says whether they count."""
+
     def __init__(
         self,
         *,
@@ -69,9 +74,10 @@ class PrefillRequest(google.protobuf.message.Message):
         sampling: baton.v1.generation_pb2.SamplingParams | None = ...,
         hand_off: builtins.bool = ...,
         cache_salt: builtins.bytes = ...,
+        eos_token_ids: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["sampling", b"sampling"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt_id", b"attempt_id", "boot_id", b"boot_id", "cache_salt", b"cache_salt", "choices", b"choices", "hand_off", b"hand_off", "num_prompt_tokens", b"num_prompt_tokens", "sampling", b"sampling", "token_ids", b"token_ids"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt_id", b"attempt_id", "boot_id", b"boot_id", "cache_salt", b"cache_salt", "choices", b"choices", "eos_token_ids", b"eos_token_ids", "hand_off", b"hand_off", "num_prompt_tokens", b"num_prompt_tokens", "sampling", b"sampling", "token_ids", b"token_ids"]) -> None: ...
 
 Global___PrefillRequest: typing_extensions.TypeAlias = PrefillRequest
 

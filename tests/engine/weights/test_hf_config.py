@@ -19,7 +19,6 @@ LLAMA: dict[str, Any] = {
     "vocab_size": 160,
     "max_position_embeddings": 128,
     "rms_norm_eps": 1e-5,
-    "eos_token_id": 2,
 }
 LLAMA3_SCALING = {
     "factor": 8.0,
@@ -29,8 +28,8 @@ LLAMA3_SCALING = {
 }
 
 
-def read(changes: dict[str, Any], generation_config: dict[str, Any] | None = None) -> ModelConfig:
-    return config_from_hf("dir/config.json", {**LLAMA, **changes}, generation_config or {})
+def read(changes: dict[str, Any]) -> ModelConfig:
+    return config_from_hf("dir/config.json", {**LLAMA, **changes})
 
 
 def qwen(changes: dict[str, Any]) -> ModelConfig:
@@ -81,24 +80,6 @@ def test_missing_kv_heads_and_head_size_follow_from_the_heads() -> None:
 
 def test_the_family_is_known_by_model_type_where_architectures_is_missing() -> None:
     assert read({"architectures": None}).architecture == "llama"
-
-
-@pytest.mark.parametrize(
-    ("config_ids", "generation_ids", "expected"),
-    [
-        (2, None, {2}),
-        ([2, 3], None, {2, 3}),
-        (2, [5, 6], {5, 6}),
-        (2, 4, {4}),
-        (None, None, set()),
-        (0, None, {0}),
-    ],
-)
-def test_generation_config_decides_the_end_of_text(
-    config_ids: Any, generation_ids: Any, expected: set[int]
-) -> None:
-    generation = {} if generation_ids is None else {"eos_token_id": generation_ids}
-    assert read({"eos_token_id": config_ids}, generation).eos_token_ids == expected
 
 
 @pytest.mark.parametrize(

@@ -74,23 +74,54 @@ def test_any_text_is_encoded_and_decoded_as_transformers_does(
 
 def test_settings_come_from_their_files(smollm2_path: Path, tmp_path: Path) -> None:
     engine = byte_level_engine(smollm2_path)
-    folder = write_folder(tmp_path, engine, generation_config={"eos_token_id": [0, 2]})
+    config = {"max_position_embeddings": 4096, "vocab_size": 49160}
+    ends = {"eos_token_id": [0, 2]}
+    folder = write_folder(tmp_path, engine, config=config, generation_config=ends)
 
     tokenizer = load_tokenizer(folder)
 
     assert tokenizer.max_context_tokens == 4096
-    assert tokenizer.vocab_size == 49152
+    assert tokenizer.vocab_size == 49160
     assert tokenizer.bos_token_id == engine.token_to_id("<s>")
     assert tokenizer.eos_token_ids == {0, 2, engine.token_to_id("</s>")}
     assert engine.token_to_id("<think>") not in tokenizer.special_token_ids
 
 
-def test_without_generation_config_the_end_is_in_config(smollm2_path: Path, tmp_path: Path) -> None:
-    config = {"max_position_embeddings": 1, "eos_token_id": 2}
-    engine = byte_level_engine(smollm2_path)
-    folder = write_folder(tmp_path, engine, config=config, tokenizer_config=None)
+@pytest.mark.parametrize(
+    ("config_ids", "generation_ids", "expected"),
+    [
+        (2, None, {2}),
+        ([2, 3], None, {2, 3}),
+        (2, [5, 6], {5, 6}),
+        (2, 4, {4}),
+        (None, None, set()),
+        (0, None, {0}),
+        # Never drawn, because the model has no such token.
+        ([2, 49152], None, {2}),
+    ],
+)
+def test_generation_config_decides_the_end_where_it_says_something(
+    smollm2_path: Path,
+    tmp_path: Path,
+    config_ids: object,
+    generation_ids: object,
+    expected: set[int],
+) -> None:
+    folder = write_folder(
+        tmp_path,
+        byte_level_engine(smollm2_path),
+        config={"max_position_embeddings": 1, "vocab_size": 49152, "eos_token_id": config_ids},
+        generation_config={"eos_token_id": generation_ids},
+        tokenizer_config=None,
+    )
+    assert load_tokenizer(folder).eos_token_ids == expected
 
-    assert load_tokenizer(folder).eos_token_ids == {2}
+
+def test_an_end_that_is_no_token_id_is_named(smollm2_path: Path, tmp_path: Path) -> None:
+    generation = {"eos_token_id": ["</s>"]}
+    folder = write_folder(tmp_path, byte_level_engine(smollm2_path), generation_config=generation)
+    with pytest.raises(TokenizerError, match=r"generation_config\.json: eos_token_id is .*</s>"):
+        load_tokenizer(folder)
 
 
 def test_ids_past_the_tokenizer_decode_to_nothing(smollm2_path: Path, tmp_path: Path) -> None:
