@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from google.protobuf.duration_pb2 import Duration
-
 from baton.v1 import gateway_pb2, generation_pb2
+from chassis.durations import to_seconds
 
 _TIMINGS = (
     "admission",
@@ -81,8 +80,8 @@ class Answer:
         if self.summary is None:
             return "interrupted"
         usage, timings = self.summary.usage, self.summary.timings
-        first = seconds(timings.time_to_first_token)
-        decode = seconds(timings.decode)
+        first = to_seconds(timings.time_to_first_token)
+        decode = to_seconds(timings.decode)
         parts = [
             f"{usage.prompt_tokens} + {usage.completion_tokens} tokens",
             f"first after {first:.3f} s",
@@ -123,12 +122,7 @@ def _finish_json(finish: generation_pb2.FinishInfo) -> dict[str, Any]:
 def timings_json(timings: generation_pb2.Timings) -> dict[str, float]:
     """The stages that were measured, in seconds."""
     return {
-        f"{name}_seconds": seconds(getattr(timings, name))
+        f"{name}_seconds": to_seconds(getattr(timings, name))
         for name in _TIMINGS
         if timings.HasField(name)  # type: ignore[arg-type]
     }
-
-
-def seconds(duration: Duration) -> float:
-    """A duration in seconds."""
-    return duration.ToNanoseconds() / 1e9

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 
 import grpc
 import grpc.aio
-from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
+from chassis.durations import to_duration, to_seconds
 from chassis.errors import (
     Aborted,
     AlreadyExists,
@@ -85,9 +85,8 @@ def to_status(error: ServiceError) -> status_pb2.Status:
     if error.violations:
         status.details.add().Pack(_bad_request(error.violations))
     if error.retry_after is not None:
-        delay = Duration(nanos=0)
-        delay.FromNanoseconds(round(error.retry_after * 1e9))
-        status.details.add().Pack(error_details_pb2.RetryInfo(retry_delay=delay))
+        retry = error_details_pb2.RetryInfo(retry_delay=to_duration(error.retry_after))
+        status.details.add().Pack(retry)
     return status
 
 
@@ -124,7 +123,7 @@ def from_status(status: status_pb2.Status) -> ServiceError:
         status.message,
         reason=info.reason or "UNKNOWN",
         violations=[Violation(v.field, v.description) for v in bad_request.field_violations],
-        retry_after=retry.retry_delay.ToNanoseconds() / 1e9 if has_retry else None,
+        retry_after=to_seconds(retry.retry_delay) if has_retry else None,
         metadata=dict(info.metadata),
     )
 

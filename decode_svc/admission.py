@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from baton.v1 import decode_pb2
+from chassis.durations import to_seconds
 from chassis.errors import DeadlineExceeded, ResourceExhausted
 from worker.leg import Leg
 from worker.loaded import LoadedModel
@@ -43,7 +44,7 @@ class Admission:
         """How long the attempt may take. Raises DeadlineExceeded."""
         if not submit.HasField("deadline"):
             return self._settings.max_request_seconds
-        seconds = submit.deadline.ToNanoseconds() / 1e9
+        seconds = to_seconds(submit.deadline)
         if seconds <= 0:
             raise DeadlineExceeded("the deadline has passed", reason="DEADLINE_EXCEEDED")
         return seconds

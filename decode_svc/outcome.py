@@ -1,11 +1,10 @@
 """How an attempt can end, as the last message about it."""
 
-from google.protobuf.duration_pb2 import Duration
-
 from baton.v1 import decode_pb2
+from chassis.durations import to_duration
 from chassis.errors import ServiceError
+from chassis.failure import failure_to_pb
 from decode_svc.job import DecodeJob
-from kvtransfer.failure import failure_to_pb
 
 
 def completed(job: DecodeJob) -> decode_pb2.Finished:
@@ -36,7 +35,5 @@ def failed(job: DecodeJob, error: ServiceError) -> decode_pb2.Finished:
 def _finished(job: DecodeJob, outcome: "decode_pb2.Outcome.ValueType") -> decode_pb2.Finished:
     finished = decode_pb2.Finished(handle=job.attempt.handle, outcome=outcome)
     if job.transfer_seconds is not None:
-        transfer = Duration()
-        transfer.FromNanoseconds(round(job.transfer_seconds * 1e9))
-        finished.kv_transfer.CopyFrom(transfer)
+        finished.kv_transfer.CopyFrom(to_duration(job.transfer_seconds))
     return finished

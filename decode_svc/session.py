@@ -10,9 +10,9 @@ import grpc.aio
 from baton.v1 import decode_pb2
 from chassis.error_table import INTERNAL_MESSAGE
 from chassis.errors import FailedPrecondition, Internal, InvalidArgument, ServiceError
+from chassis.failure import failure_to_pb
 from decode_svc.outbox import Outbox
 from decode_svc.worker import DecodeWorker
-from kvtransfer.failure import failure_to_pb
 
 log = logging.getLogger(__name__)
 

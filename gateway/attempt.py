@@ -11,12 +11,14 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from baton.v1 import decode_pb2, generation_pb2, prefill_pb2, prefill_pb2_grpc
+from chassis.durations import to_duration
 from chassis.error_table import INTERNAL_MESSAGE
 from chassis.errors import DeadlineExceeded, Internal, ServiceError
+from chassis.failure import failure_from_pb
 from chassis.request_id import METADATA_KEY
 from chassis.telemetry import Span, SpanKind, start_span
 from gateway.choice import Choice
-from gateway.failures import Preempted, failure_error, prefill_error, prefill_lost
+from gateway.failures import Preempted, prefill_error, prefill_lost
 from gateway.router import Route
 from gateway.session import Session
 
@@ -135,7 +137,7 @@ class Attempt:
         assert self._decode_span is not None, "a decode leg has a span"
         self._decode_span.set({"baton.preemptions": finished.preemptions})
         if finished.outcome == decode_pb2.OUTCOME_FAILED:
-            self.decode_failed(failure_error(finished.failure))
+            self.decode_failed(failure_from_pb(finished.failure))
         elif finished.outcome == decode_pb2.OUTCOME_CANCELLED:
             # Not by us: a cancelled handle has no sink. So the worker's deadline ran out first.
             error = DeadlineExceeded("the deadline passed", reason="DEADLINE_EXCEEDED")
@@ -168,7 +170,7 @@ class Attempt:
             traceparent=context.traceparent,
             tracestate=context.tracestate,
         )
-        submit.deadline.FromNanoseconds(int(self._seconds_left() * 1e9))
+        submit.deadline.CopyFrom(to_duration(self._seconds_left()))
         self._decode = (worker.session, worker.session.submit(submit, self))
 
     async def _run_prefill(self) -> None:

@@ -1,10 +1,9 @@
-"""Failures that workers report inside messages, and which of them a new attempt can mend."""
+"""How attempts fail, and which failures a new attempt can mend."""
 
 from typing import TypeGuard
 
 import grpc.aio
 
-from baton.v1 import decode_pb2
 from chassis.errors import (
     Aborted,
     Cancelled,
@@ -13,7 +12,7 @@ from chassis.errors import (
     ServiceError,
     Unavailable,
 )
-from chassis.status import error_from_code, from_rpc_error
+from chassis.status import from_rpc_error
 
 
 class Preempted(Aborted):
@@ -21,16 +20,6 @@ class Preempted(Aborted):
 
     def __init__(self) -> None:
         super().__init__("the decode worker ran out of blocks", reason="PREEMPTED")
-
-
-def failure_error(failure: decode_pb2.Failure) -> ServiceError:
-    """The typed error behind a Failure message."""
-    retry_after = None
-    if failure.HasField("retry_delay"):
-        retry_after = failure.retry_delay.ToNanoseconds() / 1e9
-    return error_from_code(
-        failure.code, failure.message, reason=failure.reason or "UNKNOWN", retry_after=retry_after
-    )
 
 
 def prefill_error(error: grpc.aio.AioRpcError, worker: str) -> ServiceError:

@@ -9,10 +9,10 @@ from baton.v1.generation_pb2 import (
     Chat,
     Prompt,
 )
+from chassis.complaints import Complaints, refuse
+from chassis.reasons import Reason
 from gateway.chat_template import ChatMessage, ChatTemplateError, ChatTooLongError
-from gateway.complaints import Complaints, refuse
 from gateway.model_limits import ModelLimits
-from gateway.reasons import Reason
 from gateway.tokenizer import Tokenizer
 
 _ROLE_NAMES = {

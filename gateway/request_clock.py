@@ -3,9 +3,8 @@
 import time
 from dataclasses import dataclass, field
 
-from google.protobuf.duration_pb2 import Duration
-
 from baton.v1 import generation_pb2
+from chassis.durations import to_duration
 from gateway.generation import Generation
 
 
@@ -31,24 +30,17 @@ class RequestClock:
     def to_pb(self, generation: Generation) -> generation_pb2.Timings:
         """The timings of a request that has just ended; unset where a stage did not happen."""
         timings = generation_pb2.Timings(
-            tokenize=duration(self.tokenize_seconds),
+            tokenize=to_duration(self.tokenize_seconds),
             kv_transfer=generation.kv_transfer,
-            total=duration(self.elapsed),
+            total=to_duration(self.elapsed),
         )
         if self.admitted_at is not None:
-            timings.admission.CopyFrom(duration(self.admitted_at - self.arrived_at))
+            timings.admission.CopyFrom(to_duration(self.admitted_at - self.arrived_at))
         if generation.prefill is not None:
             timings.prefill_queue.CopyFrom(generation.prefill.queue)
             timings.prefill_compute.CopyFrom(generation.prefill.compute)
         first, last = generation.first_token_at, generation.last_token_at
         if first is not None and last is not None:
-            timings.time_to_first_token.CopyFrom(duration(first - self.arrived_at))
-            timings.decode.CopyFrom(duration(last - first))
+            timings.time_to_first_token.CopyFrom(to_duration(first - self.arrived_at))
+            timings.decode.CopyFrom(to_duration(last - first))
         return timings
-
-
-def duration(seconds: float) -> Duration:
-    """Seconds as a protobuf Duration."""
-    made = Duration()
-    made.FromNanoseconds(round(seconds * 1e9))
-    return made

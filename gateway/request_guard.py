@@ -2,11 +2,11 @@
 
 from google.protobuf.descriptor import Descriptor
 
+from chassis.complaints import refuse
 from chassis.errors import ResourceExhausted, ServiceError
+from chassis.reasons import Reason
 from chassis.wire_format import largest_field
-from gateway.complaints import refuse
 from gateway.model_limits import ModelLimits
-from gateway.reasons import Reason
 
 
 class RequestGuard:

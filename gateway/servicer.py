@@ -10,6 +10,7 @@ import grpc.aio
 
 from baton.v1 import gateway_pb2, gateway_pb2_grpc, generation_pb2
 from chassis.errors import DeadlineExceeded, NotFound, ServiceError, Violation
+from chassis.reasons import Reason
 from chassis.status import status_code
 from chassis.telemetry import current_span
 from gateway.answer import Answer
@@ -17,7 +18,6 @@ from gateway.generation import Generation
 from gateway.metrics import GatewayMetrics
 from gateway.orchestrator import Orchestrator
 from gateway.prompt import check_prompt, check_token_ids, encode_prompt, reading_size
-from gateway.reasons import Reason
 from gateway.request_clock import RequestClock
 from gateway.router import Router
 from gateway.text_work import TextWork

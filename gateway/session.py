@@ -12,8 +12,8 @@ import grpc
 from baton.v1 import decode_pb2, decode_pb2_grpc, generation_pb2
 from chassis.error_table import INTERNAL_MESSAGE
 from chassis.errors import Internal, ServiceError, Unavailable
+from chassis.failure import failure_from_pb
 from chassis.status import from_rpc_error
-from gateway.failures import failure_error
 
 log = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ class Session:
                 case "rejected":
                     sink = self._sinks.pop(response.rejected.handle, None)
                     if sink is not None:
-                        self._fail(sink, failure_error(response.rejected.failure))
+                        self._fail(sink, failure_from_pb(response.rejected.failure))
 
     def _deliver(self, step: decode_pb2.StepOutputs) -> None:
         """Hands each row to its attempt; rows of attempts that were cancelled are dropped."""

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 
 from baton.v1.generation_pb2 import GenerateRequest, SamplingParams
+from chassis.complaints import Complaints
+from chassis.sampling_ranges import check_sampling
 from gateway.model_limits import ModelLimits
 from gateway.prompt import check_prompt, check_token_ids, encode_prompt
-from gateway.sampling import check_sampling, complete_sampling
+from gateway.sampling import complete_sampling
 from gateway.tokenizer import Tokenizer
 
 
@@ -24,7 +26,9 @@ def check_request(request: GenerateRequest, limits: ModelLimits) -> None:
     Raises InvalidArgument with a reason and the fields.
     """
     check_prompt(request.prompt, limits)
-    check_sampling(request.sampling, limits)
+    complaints = Complaints()
+    check_sampling(complaints, request.sampling, limits.vocab_size)
+    complaints.raise_any()
 
 
 def finish_request(

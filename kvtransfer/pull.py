@@ -9,10 +9,10 @@ from typing import Any
 import grpc.aio
 
 from baton.v1 import kv_transfer_pb2
+from chassis.failure import failure_from_pb
 from kvtransfer import pull_failure
 from kvtransfer.chunk_reader import ChunkReader, ChunkRecord
 from kvtransfer.errors import MessageOutOfOrder, PeerLost, PullFailed
-from kvtransfer.failure import failure_from_pb
 from kvtransfer.fence import Fence
 from kvtransfer.handoff import Chunk, Completion, token_digest
 from kvtransfer.prefill_peer import PrefillPeer

@@ -7,8 +7,8 @@ from typing import Any
 import grpc.aio
 
 from baton.v1 import kv_transfer_pb2
+from chassis.failure import failure_to_pb
 from kvtransfer.errors import MessageOutOfOrder
-from kvtransfer.failure import failure_to_pb
 from kvtransfer.handoff import Chunk, Completion
 from kvtransfer.lease import Computing, Lease, LeaseEvent, Revocation
 

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import grpc.aio
-from google.protobuf.duration_pb2 import Duration
 
 from baton.v1 import prefill_pb2, prefill_pb2_grpc
+from chassis.durations import to_duration
 from chassis.errors import Cancelled, DeadlineExceeded, FailedPrecondition
 from chassis.telemetry import current_span
 from prefill_svc.job import Computed, FirstToken, PrefillJob
@@ -54,8 +54,8 @@ def _to_pb(computed: Computed) -> prefill_pb2.PrefillResponse:
     return prefill_pb2.PrefillResponse(
         first_tokens=[_first_token_to_pb(first) for first in computed.first_tokens],
         cached_tokens=computed.cached_tokens,
-        queue=_duration(computed.queue_seconds),
-        compute=_duration(computed.compute_seconds),
+        queue=to_duration(computed.queue_seconds),
+        compute=to_duration(computed.compute_seconds),
     )
 
 
@@ -67,9 +67,3 @@ def _first_token_to_pb(first: FirstToken) -> prefill_pb2.FirstToken:
         logprobs=None if sample.logprobs is None else logprobs_to_pb(sample.logprobs),
         finish=None if first.status is None else finish_to_pb(first.status, sample.token_id),
     )
-
-
-def _duration(seconds: float) -> Duration:
-    duration = Duration()
-    duration.FromNanoseconds(round(seconds * 1e9))
-    return duration

@@ -1,6 +1,5 @@
 """What Prefill and Submit both say about an attempt: one converter for both legs."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -8,15 +7,13 @@ from typing import TypeAlias
 from baton.v1.decode_pb2 import Submit
 from baton.v1.generation_pb2 import SamplingParams as SamplingParamsPb
 from baton.v1.prefill_pb2 import PrefillRequest
-from chassis.errors import InvalidArgument, Violation
+from chassis.complaints import Complaints
+from chassis.reasons import Reason
+from chassis.sampling_ranges import MAX_CHOICES, check_sampling, check_token_ids
 from engine.block_hash import hash_blocks
 from engine.sampling_params import SamplingParams
 
 ID_BYTES = 16
-MAX_CHOICES = 16
-MAX_TOP_LOGPROBS = 20
-MAX_STOP_TOKEN_IDS = 64
-MAX_LOGIT_BIAS = 1024
 
 LegPb: TypeAlias = PrefillRequest | Submit
 
@@ -52,20 +49,13 @@ class Leg:
             message.eos_token_ids,
         )
         choices = tuple(message.choices)
-        wrong = [
-            *_check_prompt(message, token_ids, limits),
-            *_check_choices(choices),
-            *_check_params(params, limits),
-            *_check_eos(params, limits),
-            *_check_lengths(len(token_ids), message.num_prompt_tokens, params, limits),
-        ]
-        if wrong:
-            first = wrong[0]
-            raise InvalidArgument(
-                f"{first.violation.field}: {first.violation.description}",
-                reason=first.reason,
-                violations=[each.violation for each in wrong],
-            )
+        complaints = Complaints()
+        _check_prompt(complaints, message, token_ids, limits)
+        _check_choices(complaints, choices)
+        check_sampling(complaints, message.sampling, limits.vocab_size)
+        check_token_ids(complaints, "eos_token_ids", message.eos_token_ids, limits.vocab_size)
+        _check_lengths(complaints, len(token_ids), message.num_prompt_tokens, params, limits)
+        complaints.raise_any()
         return cls(
             attempt_id=message.attempt_id,
             token_ids=token_ids,
@@ -107,87 +97,44 @@ def params_from_pb(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Wrong:
-    reason: str
-    violation: Violation
-
-
-def _wrong(reason: str, field: str, description: str) -> _Wrong:
-    return _Wrong(reason, Violation(field, description))
-
-
-def _check_prompt(message: LegPb, token_ids: Sequence[int], limits: Limits) -> list[_Wrong]:
-    found = []
+def _check_prompt(
+    complaints: Complaints, message: LegPb, token_ids: Sequence[int], limits: Limits
+) -> None:
     if len(message.attempt_id) != ID_BYTES:
-        length = len(message.attempt_id)
-        found.append(_wrong("ATTEMPT_ID_INVALID", "attempt_id", f"{length} bytes, not {ID_BYTES}"))
+        text = f"{len(message.attempt_id)} bytes, not {ID_BYTES}"
+        complaints.add("ATTEMPT_ID_INVALID", "attempt_id", text)
     if not token_ids:
-        found.append(_wrong("PROMPT_EMPTY", "token_ids", "empty"))
+        complaints.add(Reason.PROMPT_EMPTY, "token_ids", "empty")
     elif (largest := max(token_ids)) >= limits.vocab_size:
-        text = f"token {largest} is not below the vocabulary size {limits.vocab_size}"
-        found.append(_wrong("TOKEN_ID_UNKNOWN", "token_ids", text))
+        text = f"{largest} is not below the vocabulary size {limits.vocab_size}"
+        complaints.add(Reason.TOKEN_ID_UNKNOWN, "token_ids", text)
     if not 1 <= message.num_prompt_tokens <= max(1, len(token_ids)):
         text = f"{message.num_prompt_tokens} is not in [1, {len(token_ids)}]"
-        found.append(_wrong("PROMPT_LENGTH_INVALID", "num_prompt_tokens", text))
-    return found
+        complaints.add("PROMPT_LENGTH_INVALID", "num_prompt_tokens", text)
 
 
-def _check_choices(choices: Sequence[int]) -> list[_Wrong]:
+def _check_choices(complaints: Complaints, choices: Sequence[int]) -> None:
     distinct = len(set(choices)) == len(choices)
-    if choices and distinct and max(choices) < MAX_CHOICES:
-        return []
-    text = f"{list(choices[:MAX_CHOICES])} are not distinct indices below {MAX_CHOICES}"
-    return [_wrong("CHOICES_INVALID", "choices", text)]
-
-
-def _check_params(params: SamplingParams, limits: Limits) -> list[_Wrong]:
-    # Named as in the proto. A comparison with NaN is false, so NaN is out of every range.
-    ranges = (
-        ("temperature", params.temperature, 0.0, 2.0),
-        ("top_p", params.top_p, math.ulp(0.0), 1.0),
-        ("min_p", params.min_p, 0.0, 1.0),
-        ("presence_penalty", params.presence_penalty, -2.0, 2.0),
-        ("frequency_penalty", params.frequency_penalty, -2.0, 2.0),
-        ("repetition_penalty", params.repetition_penalty, math.ulp(0.0), 2.0),
-        ("logprobs", params.logprobs or 0, 0, MAX_TOP_LOGPROBS),
-        ("stop_token_ids", len(params.stop_token_ids), 0, MAX_STOP_TOKEN_IDS),
-        ("logit_bias", len(params.logit_bias), 0, MAX_LOGIT_BIAS),
-    )
-    found = [
-        _wrong("SAMPLING_OUT_OF_RANGE", f"sampling.{name}", f"{value} is not in [{low}, {high}]")
-        for name, value, low, high in ranges
-        if not low <= value <= high
-    ]
-    for token_id, bias in params.logit_bias.items():
-        if token_id >= limits.vocab_size or not -100.0 <= bias <= 100.0:
-            text = f"{bias} for token {token_id}"
-            found.append(_wrong("SAMPLING_OUT_OF_RANGE", "sampling.logit_bias", text))
-            break
-    return found
-
-
-def _check_eos(params: SamplingParams, limits: Limits) -> list[_Wrong]:
-    if len(params.eos_token_ids) > MAX_STOP_TOKEN_IDS:
-        text = f"{len(params.eos_token_ids)} are over {MAX_STOP_TOKEN_IDS}"
-        return [_wrong("TOO_MANY_ENTRIES", "eos_token_ids", text)]
-    if (largest := max(params.eos_token_ids, default=0)) >= limits.vocab_size:
-        text = f"token {largest} is not below the vocabulary size {limits.vocab_size}"
-        return [_wrong("TOKEN_ID_UNKNOWN", "eos_token_ids", text)]
-    return []
+    if not choices or not distinct or max(choices) >= MAX_CHOICES:
+        text = f"{list(choices[:MAX_CHOICES])} are not distinct indices below {MAX_CHOICES}"
+        complaints.add("CHOICES_INVALID", "choices", text)
 
 
 def _check_lengths(
-    num_tokens: int, num_prompt_tokens: int, params: SamplingParams, limits: Limits
-) -> list[_Wrong]:
+    complaints: Complaints,
+    num_tokens: int,
+    num_prompt_tokens: int,
+    params: SamplingParams,
+    limits: Limits,
+) -> None:
     context = limits.max_context_tokens
     if num_prompt_tokens + params.max_tokens > context:
-        text = (
-            f"{num_prompt_tokens} prompt tokens and max_tokens {params.max_tokens} "
-            f"are more than the context of {context}"
+        complaints.add(
+            Reason.CONTEXT_EXCEEDED,
+            "sampling.max_tokens",
+            f"{num_prompt_tokens} prompt tokens and {params.max_tokens} more exceed the context of "
+            f"{context}",
         )
-        return [_wrong("CONTEXT_EXCEEDED", "sampling.max_tokens", text)]
-    if num_tokens - num_prompt_tokens >= params.max_tokens:
+    elif num_tokens - num_prompt_tokens >= params.max_tokens:
         text = f"{params.max_tokens} leaves nothing to generate"
-        return [_wrong("MAX_TOKENS_INVALID", "sampling.max_tokens", text)]
-    return []
+        complaints.add("MAX_TOKENS_INVALID", "sampling.max_tokens", text)

@@ -3,12 +3,12 @@
 import grpc
 
 from baton.v1 import gateway_pb2, gateway_pb2_grpc, generation_pb2, worker_pb2, worker_pb2_grpc
-from batonctl.answer import seconds
 from batonctl.doctor.check import Check, failed, ok, skipped, warning
 from batonctl.health import check_health
 from batonctl.service_failure import command_error
 from batonctl.service_spec import Role
 from chassis.channel import open_channel
+from chassis.durations import to_seconds
 from chassis.status import from_rpc_error
 from modelfiles.short_digest import short_digest
 
@@ -77,8 +77,8 @@ async def _check_request(stub: "gateway_pb2_grpc.GenerationServiceAsyncStub") ->
     generated = response.usage.completion_tokens
     if generated != 4:
         return failed("request", f"asked for 4 tokens, got {generated}", "report this as a bug")
-    first = seconds(response.timings.time_to_first_token)
-    total = seconds(response.timings.total)
+    first = to_seconds(response.timings.time_to_first_token)
+    total = to_seconds(response.timings.total)
     return ok("request", f"4 tokens in {total:.3f} s, the first after {first:.3f} s")
 
 

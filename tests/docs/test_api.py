@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.reasons import Reason
+from chassis.reasons import Reason
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "api.md").read_text()
@@ -14,7 +14,7 @@ PROTOS = ROOT / "protos" / "baton" / "v1"
 # Where an error that a client of the gateway sees is made.
 CLIENT_FACING = (
     "gateway/admission.py",
-    "gateway/complaints.py",
+    "chassis/complaints.py",
     "gateway/generation.py",
     "gateway/orchestrator.py",
     "gateway/servicer.py",

@@ -9,7 +9,6 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from google.protobuf.duration_pb2 import Duration
 
 from baton.v1 import (
     decode_pb2,
@@ -21,6 +20,7 @@ from baton.v1 import (
     worker_pb2_grpc,
 )
 from chassis.channel import open_channel
+from chassis.durations import to_duration
 from tests.e2e.engine_reference import EOS_TOKEN_IDS
 from tests.e2e.service_process import ServiceProcess
 
@@ -132,7 +132,7 @@ class SplitClient:
                 handle=attempt.handle,
                 prefill_address=self._prefill_address,
                 prefill_boot_id=self.boot_ids["prefill"],
-                deadline=None if seconds is None else _duration(seconds),
+                deadline=None if seconds is None else to_duration(seconds),
                 traceparent=traceparent,
                 **common,
             )
@@ -244,9 +244,3 @@ def is_quiet(load: worker_pb2.WorkerLoad) -> bool:
     blocks = load.blocks
     held = blocks.leased + blocks.used + blocks.reserved + blocks.fenced
     return held + load.waiting + load.handing_off + load.running == 0
-
-
-def _duration(seconds: float) -> Duration:
-    duration = Duration()
-    duration.FromNanoseconds(round(seconds * 1e9))
-    return duration

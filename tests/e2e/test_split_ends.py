@@ -131,7 +131,7 @@ async def test_a_prompt_that_fails_on_decode_frees_prefill_too(client: SplitClie
         ({"token_ids": []}, "PROMPT_EMPTY"),
         ({"token_ids": [5], "choices": (3, 3)}, "CHOICES_INVALID"),
         ({"token_ids": [5], "max_tokens": 10_000}, "CONTEXT_EXCEEDED"),
-        ({"token_ids": [5], "temperature": float("nan")}, "SAMPLING_OUT_OF_RANGE"),
+        ({"token_ids": [5], "temperature": float("nan")}, "VALUE_NOT_FINITE"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

@@ -21,10 +21,8 @@ from baton.v1.generation_pb2 import (
     TokenIds,
 )
 from chassis.errors import InvalidArgument
-from gateway.model_limits import ModelLimits
-from gateway.reasons import Reason
-from gateway.sampling import (
-    DEFAULTS,
+from chassis.reasons import Reason
+from chassis.sampling_ranges import (
     LOGIT_BIAS_RANGE,
     MAX_LOGIT_BIASES,
     MAX_STOP_BYTES,
@@ -32,6 +30,8 @@ from gateway.sampling import (
     MAX_STOPS,
     RANGES,
 )
+from gateway.model_limits import ModelLimits
+from gateway.sampling import DEFAULTS
 from gateway.tokenizer import Tokenizer, load_tokenizer
 from gateway.validation import ValidatedRequest, check_request, finish_request
 from tests.gateway.text.vocabularies import KEYS, byte_level_metadata, write_gguf
@@ -336,9 +336,9 @@ def test_ranges_and_defaults_are_those_the_proto_promises() -> None:
 
     for name, default in DEFAULTS.items():
         assert f"Default {default:g}." in comments[name]
-    for name, allowed in RANGES.items():
-        if name != "logprobs":
-            assert f"in {allowed}" in comments[name]
+    for ranged, allowed in RANGES.items():
+        if ranged != "logprobs":
+            assert f"in {allowed}" in comments[ranged]
     assert f"in {LOGIT_BIAS_RANGE}. At most {MAX_LOGIT_BIASES} entries" in comments["logit_bias"]
     assert f"At most {MAX_STOPS} of at most {MAX_STOP_BYTES} bytes each" in comments["stop"]
     assert f"At most {MAX_STOP_TOKEN_IDS}." in comments["stop_token_ids"]

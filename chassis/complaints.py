@@ -1,17 +1,16 @@
-"""What is wrong with a request, gathered so that the client hears everything at once."""
+"""What is wrong with a request, gathered so that the caller hears everything at once."""
 
 from chassis.errors import InvalidArgument, Violation
-from gateway.reasons import Reason
 
 
 class Complaints:
     """Violations found so far; the first one gives the error its reason and message."""
 
     def __init__(self) -> None:
-        self._reasons: list[Reason] = []
+        self._reasons: list[str] = []
         self._violations: list[Violation] = []
 
-    def add(self, reason: Reason, field: str, description: str) -> None:
+    def add(self, reason: str, field: str, description: str) -> None:
         """``field`` is the path in the request, such as ``sampling.top_p``."""
         self._reasons.append(reason)
         self._violations.append(Violation(field, description))
@@ -28,7 +27,7 @@ class Complaints:
             )
 
 
-def refuse(reason: Reason, field: str, description: str) -> InvalidArgument:
+def refuse(reason: str, field: str, description: str) -> InvalidArgument:
     """The error for a single violation."""
     return InvalidArgument(
         f"{field}: {description}", reason=reason, violations=[Violation(field, description)]

@@ -1,6 +1,7 @@
-"""Service errors inside messages."""
+"""Service errors inside messages, for streams that carry many requests."""
 
 from baton.v1 import decode_pb2
+from chassis.durations import to_duration, to_seconds
 from chassis.errors import ServiceError
 from chassis.status import code_number, error_from_code
 
@@ -11,7 +12,7 @@ def failure_to_pb(error: ServiceError) -> decode_pb2.Failure:
         code=code_number(error), reason=error.reason, message=error.message
     )
     if error.retry_after is not None:
-        failure.retry_delay.FromNanoseconds(round(error.retry_after * 1e9))
+        failure.retry_delay.CopyFrom(to_duration(error.retry_after))
     return failure
 
 
@@ -21,6 +22,6 @@ def failure_from_pb(failure: decode_pb2.Failure) -> ServiceError:
     return error_from_code(
         failure.code,
         failure.message,
-        reason=failure.reason,
-        retry_after=failure.retry_delay.ToNanoseconds() / 1e9 if has_delay else None,
+        reason=failure.reason or "UNKNOWN",
+        retry_after=to_seconds(failure.retry_delay) if has_delay else None,
     )

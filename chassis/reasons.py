@@ -1,4 +1,4 @@
-"""Why the gateway refuses a request, in words for programs (ErrorInfo.reason)."""
+"""Why a request is refused, in words for programs (ErrorInfo.reason)."""
 
 from enum import StrEnum
 
