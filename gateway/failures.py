@@ -8,11 +8,37 @@ from chassis.errors import (
     Aborted,
     Cancelled,
     FailedPrecondition,
+    Internal,
     ResourceExhausted,
     ServiceError,
     Unavailable,
 )
 from chassis.status import from_rpc_error
+
+# What a leg says where it only saw the other one end, or not answer: the reason is with that one.
+#
+#   what happened               prefill says     decode says
+#   prefill ended the attempt   the reason       ATTEMPT_UNKNOWN, LEASE_LOST, PULL_CLOSED, ..
+#   prefill died or is stuck    (nothing)        PEER_*, *_TIMEOUT, UNAVAILABLE
+#   decode gave the pull up     PULL_BROKEN      the reason
+_ECHOES = frozenset(
+    {
+        "PULL_BROKEN",
+        "ATTEMPT_UNKNOWN",
+        "LEASE_LOST",
+        "PULL_CLOSED",
+        "PEER_LOST",
+        "PEER_STOPPED",
+        "PEER_UNAVAILABLE",
+        "PEER_UNKNOWN",
+        "PEER_UNREACHABLE",
+        "PAIRING_TIMEOUT",
+        "READ_TIMEOUT",
+        "RELEASE_TIMEOUT",
+        # gRPC's own word for a connection that broke.
+        "UNAVAILABLE",
+    }
+)
 
 
 class Preempted(Aborted):
@@ -36,6 +62,16 @@ def prefill_lost(worker: str, detail: str) -> Unavailable:
     return Unavailable(f"prefill worker {worker} was lost: {detail}", reason="PREFILL_WORKER_LOST")
 
 
+def violation(message: str) -> Internal:
+    """The error for a worker that breaks the protocol."""
+    return Internal(message, reason="PROTOCOL_VIOLATION")
+
+
+def is_echo(error: ServiceError) -> bool:
+    """Whether a leg failed for a reason that the other leg knows."""
+    return error.reason in _ECHOES
+
+
 def is_draining(error: ServiceError | None) -> TypeGuard[Unavailable]:
     """Whether a worker stops in good order: it took no more, or handed over what it had."""
     return isinstance(error, Unavailable) and error.reason == "WORKER_DRAINING"
@@ -50,9 +86,12 @@ def is_retryable(error: ServiceError) -> bool:
     """Whether another attempt, perhaps on other workers, may succeed where this one failed.
 
     ABORTED is how workers say just that (lease revoked, hand-off too late, preempted). A full
-    worker, one that drains or a stale boot id is no verdict on the request either. A lost worker
-    is left to the client for now: it gets UNAVAILABLE.
+    worker, one that drains or a stale boot id is no verdict on the request either, nor is a
+    hand-off that failed between two workers that are both there. A lost worker is left to the
+    client for now: it gets UNAVAILABLE.
     """
+    if is_echo(error):
+        return True
     if isinstance(error, Unavailable):
         return is_draining(error)
     if isinstance(error, FailedPrecondition):

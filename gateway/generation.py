@@ -23,7 +23,8 @@ from chassis.errors import (
     Unavailable,
 )
 from chassis.telemetry import Span, start_span
-from gateway.attempt import Attempt, AttemptPlan
+from gateway.attempt import Attempt
+from gateway.attempt_plan import AttemptPlan
 from gateway.choice import Choice
 from gateway.failures import Preempted, is_draining, is_retryable, no_other_worker
 from gateway.router import Demand, Route, Router
@@ -278,6 +279,7 @@ class Generation:
             route=route,
             token_ids=[*self._task.token_ids, *choices[0].token_ids],
             num_prompt_tokens=len(self._task.token_ids),
+            choices=[choice.index for choice in choices],
             sampling=self._task.sampling,
             eos_token_ids=self._task.eos_token_ids,
             deadline=self._task.deadline,

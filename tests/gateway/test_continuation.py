@@ -10,11 +10,18 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from baton.v1 import decode_pb2
-from chassis.errors import Aborted, FailedPrecondition, ResourceExhausted, ServiceError, Unavailable
+from chassis.errors import (
+    Aborted,
+    FailedPrecondition,
+    InvalidArgument,
+    ResourceExhausted,
+    ServiceError,
+    Unavailable,
+)
 from chassis.status import from_rpc_error
 from gateway.generation import GenerationLimits
 from tests.gateway.conftest import OpenStage
-from tests.gateway.scripted_workers import LENGTH, ScriptedDecode, ScriptedPrefill
+from tests.gateway.scripted_workers import EOS, LENGTH, ScriptedDecode, ScriptedPrefill
 from tests.gateway.stage import Stage, StageOptions, read_all, request, token_ids
 
 REVOKED = Aborted("the blocks were needed", reason="LEASE_REVOKED")
@@ -185,6 +192,65 @@ async def test_what_prefill_refuses_reaches_the_client_with_its_reason(stage: St
     assert stage.metric(
         "baton_requests_total", code="FAILED_PRECONDITION", reason="LAYOUT_MISMATCH"
     )
+
+
+UNKNOWN = decode_pb2.Failure(
+    code=grpc.StatusCode.NOT_FOUND.value[0], reason="ATTEMPT_UNKNOWN", message="not here"
+)
+
+
+async def until_heard(stage: Stage) -> None:
+    """Returns when the gateway has read all that its decode worker has sent so far."""
+    call = stage.stub.GenerateStream(request(token_ids=(20, 21)))
+    prefill, decode = await stage.legs()
+    prefill.answer(100)
+    decode.tokens([101], 1)
+    seen: list[int] = []
+    while 101 not in seen:
+        seen += token_ids([await call.read()])
+    call.cancel()
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        InvalidArgument("bad", reason="TOKEN_ID_UNKNOWN"),
+        ResourceExhausted("full", reason="QUEUE_FULL", retry_after=2.0),
+    ],
+    ids=lambda why: why.reason,
+)
+async def test_prefills_own_word_counts_where_decode_only_saw_it_end(
+    stage: Stage, why: ServiceError
+) -> None:
+    call = stage.stub.Generate(request())
+    prefill, decode = await stage.legs()
+    decode.finished(decode_pb2.OUTCOME_FAILED, failure=UNKNOWN)
+    await until_heard(stage)
+    prefill.fail(why)
+    error = await error_of(call)
+    assert (type(error), error.reason) == (type(why), why.reason)
+
+
+async def test_an_answer_that_prefill_ends_alone_needs_no_decode(stage: Stage) -> None:
+    call = stage.stub.Generate(request())
+    prefill, decode = await stage.legs()
+    decode.finished(decode_pb2.OUTCOME_FAILED, failure=UNKNOWN)
+    await until_heard(stage)
+    prefill.answer(2, EOS)
+    assert list((await call).choices[0].token_ids) == [2]
+
+
+async def test_a_hand_off_that_fails_between_living_workers_is_tried_again(stage: Stage) -> None:
+    call = stage.stub.Generate(request(max_tokens=2))
+    prefill, decode = await stage.legs()
+    decode.finished(decode_pb2.OUTCOME_FAILED, failure=UNKNOWN)
+    await asyncio.wait_for(prefill.over.wait(), 10)
+    assert prefill.was_cancelled
+    again, decode_again = await stage.legs()
+    again.answer(100)
+    decode_again.tokens([101], 1, LENGTH)
+    decode_again.finished(decode_pb2.OUTCOME_COMPLETED)
+    assert list((await call).choices[0].token_ids) == [100, 101]
 
 
 async def test_a_full_worker_is_reported_with_its_retry_delay(stage: Stage) -> None:
