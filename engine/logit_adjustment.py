@@ -24,7 +24,8 @@ class LogitAdjustment:
         if self._params.logit_bias:
             ids = torch.tensor(list(self._params.logit_bias))
             logits[ids] += torch.tensor(list(self._params.logit_bias.values()))
-        if self._forbidden:
+        # Where none but forbidden tokens exist, they may come: one must.
+        if 0 < len(self._forbidden) < logits.numel():
             logits[torch.tensor(sorted(self._forbidden))] = -torch.inf
 
     @property
