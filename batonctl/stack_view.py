@@ -55,7 +55,7 @@ class PlainView(StackView):
 
     def show(self, event: StackEvent) -> None:
         if self._logs or not isinstance(event, LogLine):
-            for line in describe(event):
+            for line in describe(event, logs=self._logs):
                 self._print(line)
 
     def say(self, text: str) -> None:
@@ -84,7 +84,7 @@ class LiveView(StackView):
         if not self._logs and isinstance(event, LogLine):
             return
         style = "red" if isinstance(event, Died) else "dim"
-        for line in describe(event):
+        for line in describe(event, logs=self._logs):
             self._console.print(f"[{style}]{escape(line)}[/]", highlight=False)
 
     def say(self, text: str) -> None:
@@ -110,8 +110,8 @@ def open_view(console: Console, *, logs: bool | None) -> StackView:
     return PlainView(console, logs=logs is not False)
 
 
-def describe(event: StackEvent) -> list[str]:
-    """An event as lines of text."""
+def describe(event: StackEvent, *, logs: bool = False) -> list[str]:
+    """An event as lines of text; ``logs``: the services' own lines are shown already."""
     match event:
         case LogLine(service, line):
             return [f"{service} | {line}"]
@@ -121,6 +121,8 @@ def describe(event: StackEvent) -> list[str]:
             return [f"{service} is ready again"]
         case Died(service, cause, last_lines, delay):
             then = "" if delay is None else f"; starting it again in {delay:g} s"
+            if logs:
+                return [f"{service} died ({cause}){then}"]
             tail = [f"  {service} | {line}" for line in last_lines]
             return [f"{service} died ({cause}){then}. Its last lines:", *tail]
 

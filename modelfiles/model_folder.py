@@ -14,14 +14,17 @@ _SINGLE = "model.safetensors"
 class ModelFolder:
     """config.json with either model.safetensors or an index of shards.
 
-    ``files``: the file of each tensor, by the tensor's name.
+    ``files``: the file of each tensor, by the tensor's name. ``index``: the file that says which
+    tensors there are.
     """
 
     def __init__(self, path: str) -> None:
         """Raises ModelFileError naming the file, and the tensor, that is missing or broken."""
         folder = Path(path)
         self.config = read_json(folder / "config.json")
-        self.files = _open_files(folder)
+        has_shards = (folder / SAFETENSORS_INDEX).is_file()
+        self.index = folder / (SAFETENSORS_INDEX if has_shards else _SINGLE)
+        self.files = _open_shards(folder) if has_shards else _open_single(folder)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -51,19 +54,20 @@ def weight_map(folder: Path) -> dict[str, str]:
     return files
 
 
-def _open_files(folder: Path) -> dict[str, SafetensorsFile]:
-    single = folder / _SINGLE
-    if not (folder / SAFETENSORS_INDEX).is_file():
-        if not single.is_file():
-            raise ModelFileError(f"{folder} holds neither {_SINGLE} nor {SAFETENSORS_INDEX}")
-        file = SafetensorsFile(str(single))
-        return dict.fromkeys(file.entries, file)
+def _open_single(folder: Path) -> dict[str, SafetensorsFile]:
+    if not (folder / _SINGLE).is_file():
+        raise ModelFileError(f"{folder} holds neither {_SINGLE} nor {SAFETENSORS_INDEX}")
+    file = SafetensorsFile(str(folder / _SINGLE))
+    return dict.fromkeys(file.entries, file)
+
+
+def _open_shards(folder: Path) -> dict[str, SafetensorsFile]:
     shards: dict[str, SafetensorsFile] = {}
     files = {}
     for tensor, name in weight_map(folder).items():
-        shard = shards.get(name) or SafetensorsFile(str(folder / name))
-        shards[name] = shard
-        if tensor not in shard.entries:
-            raise ModelFileError(f"{shard.path}: tensor {tensor} is missing")
-        files[tensor] = shard
+        if name not in shards:
+            shards[name] = SafetensorsFile(str(folder / name))
+        if tensor not in shards[name].entries:
+            raise ModelFileError(f"{shards[name].path}: tensor {tensor} is missing")
+        files[tensor] = shards[name]
     return files

@@ -21,11 +21,12 @@ class HfCheckpoint(Checkpoint):
         self.path = path
         folder = ModelFolder(path)
         self.files = folder.files
+        self._index = folder.index
         self.config: ModelConfig = config_from_hf(os.path.join(path, "config.json"), folder.config)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
         if name not in self.files:
-            raise CheckpointError(f"{self.path}: tensor {name} is missing")
+            raise CheckpointError(f"{self._index}: tensor {name} is missing")
         file = self.files[name]
         entry = file.entries[name]
         if entry.shape != shape:

@@ -42,13 +42,18 @@ def members() -> list[Member]:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_death_is_shown_with_its_cause_and_last_lines(terminal: bool) -> None:
+@pytest.mark.parametrize("logs", [True, False])
+def test_a_death_is_shown_with_its_cause_and_its_last_lines_once(
+    terminal: bool, logs: bool
+) -> None:
     used = console(terminal=terminal)
-    view = open_view(used, logs=None)
+    view = open_view(used, logs=logs)
+    for line in DIED.last_lines:
+        view.show(LogLine(DIED.service, line))
     view.show(DIED)
     text = shown(used)
     assert "decode-0 died (killed by SIGKILL); starting it again in 0.5 s" in text
-    assert "decode-0 | last words [bold]" in text
+    assert text.count("decode-0 | last words [bold]") == 1
 
 
 def test_lines_in_a_pipe_start_with_the_time_and_include_logs() -> None:

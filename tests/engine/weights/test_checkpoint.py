@@ -96,7 +96,7 @@ def test_the_digest_follows_the_configuration(written: Path, folder: Path) -> No
 @pytest.mark.parametrize("name", [Q_PROJ, "lm_head.weight", "model.norm.weight"])
 def test_a_missing_tensor_is_named(name: str, folder: Path) -> None:
     rewrite(folder, lambda tensors: tensors.pop(name))
-    with pytest.raises(CheckpointError, match=f"model: tensor {name} is missing"):
+    with pytest.raises(CheckpointError, match=rf"model\.safetensors: tensor {name} is missing"):
         load(folder)
 
 
