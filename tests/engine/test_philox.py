@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -28,7 +30,7 @@ EACH_ANSWER = pytest.mark.parametrize(
 )
 
 
-def columns(rows: list[tuple[int, ...]]) -> Words:
+def columns(rows: Sequence[tuple[int, ...]]) -> Words:
     return np.array(rows, dtype=np.uint64).T
 
 
@@ -76,7 +78,8 @@ def test_four_tokens_share_a_counter() -> None:
 def test_each_group_may_be_of_its_own_choice() -> None:
     where = [((1 << 64) - 1, 0, 7), (0, 15, 7), (1 << 40, 2, 1 << 20)]
     groups = np.array([3, 3, 4])
-    together = token_words(*columns(where), groups)
+    seeds, choices, positions = columns(where)
+    together = token_words(seeds, choices, positions, groups)
     for place, group in enumerate(groups):
         alone = words_of(*where[place], np.array([group]))
         assert np.array_equal(together[:, [place]], alone)
