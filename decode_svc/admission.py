@@ -33,7 +33,8 @@ class Admission:
         """Raises FailedPrecondition for what can never fit, ResourceExhausted for a full queue."""
         self._model.check_fits(leg.num_prompt_tokens + leg.params.max_tokens, 1)
         self._model.check_fits(len(leg.token_ids), len(leg.choices))
-        if num_waiting >= self._settings.max_queue:
+        # A continuation has been admitted once: refused now, its answer would be lost.
+        if num_waiting >= self._settings.max_queue and not leg.continues:
             raise ResourceExhausted(
                 f"{num_waiting} attempts are waiting, the most that may",
                 reason="QUEUE_FULL",

@@ -58,6 +58,11 @@ class Attempt:
         return len(self.token_ids)
 
     @property
+    def continues(self) -> bool:
+        """Whether it goes on with an answer that has begun."""
+        return self.num_tokens > self.num_prompt_tokens
+
+    @property
     def is_finished(self) -> bool:
         return all(request.status.is_finished for request in self.requests)
 

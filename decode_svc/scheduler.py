@@ -9,14 +9,15 @@ from engine.block_manager import BlockManager
 from engine.errors import OutOfBlocks
 from engine.request import Request, RequestStatus
 from kvtransfer.handoff import FirstSample
+from worker.waiting_line import WaitingLine
 
 
 class DecodeScheduler:
     """Continuous batching of attempts whose KV arrives from elsewhere.
 
-    An attempt is in exactly one of three stages, each a dict in order of entry:
+    An attempt is in exactly one of three stages, each in order of entry:
 
-        waiting   no blocks; first come, first served, nobody overtakes
+        waiting   no blocks; continuations first, else nobody overtakes (protocol 5.4)
         pulling   its cached prefix pinned, the rest of its prompt reserved
         running   in every step, until its choices have finished and it is released
 
@@ -33,7 +34,7 @@ class DecodeScheduler:
         self._blocks = blocks
         self._block_size = block_size
         self._max_num_seqs = max_num_seqs
-        self._waiting: dict[bytes, Attempt] = {}
+        self._waiting: WaitingLine[Attempt] = WaitingLine()
         self._pulling: dict[bytes, Attempt] = {}
         self._running: dict[bytes, Attempt] = {}
 
@@ -51,7 +52,7 @@ class DecodeScheduler:
 
     def add(self, attempt: Attempt) -> None:
         """Queues an attempt for room; its prompt must be computing on the prefill worker."""
-        self._waiting[attempt.attempt_id] = attempt
+        self._waiting.add(attempt.attempt_id, attempt, continues=attempt.continues)
 
     def join(
         self, attempt_id: bytes, first_samples: Sequence[FirstSample]
@@ -119,7 +120,7 @@ class DecodeScheduler:
         ``still_written`` are blocks that a read may still write to; they stay fenced until
         ``lift_fence`` (protocol 4.1). An unknown attempt is no error.
         """
-        self._waiting.pop(attempt_id, None)
+        self._waiting.pop(attempt_id)
         self._blocks.fence(still_written)
         if (attempt := self._pulling.pop(attempt_id, None)) is not None:
             self._blocks.release(attempt.prompt_blocks)
@@ -134,10 +135,11 @@ class DecodeScheduler:
     def _grant(self) -> tuple[Grant, ...]:
         grants = []
         while self._waiting:
-            attempt = next(iter(self._waiting.values()))
+            attempt = self._waiting.head
             if not self._reserve(attempt):
                 break
-            self._pulling[attempt.attempt_id] = self._waiting.pop(attempt.attempt_id)
+            self._waiting.pop(attempt.attempt_id)
+            self._pulling[attempt.attempt_id] = attempt
             missing = attempt.prompt_blocks[attempt.num_cached_blocks :]
             cached_tokens = attempt.num_cached_blocks * self._block_size
             grants.append(Grant(attempt, cached_tokens, tuple(missing)))

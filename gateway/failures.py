@@ -77,6 +77,12 @@ def is_draining(error: ServiceError | None) -> TypeGuard[Unavailable]:
     return isinstance(error, Unavailable) and error.reason == "WORKER_DRAINING"
 
 
+def is_revoked(error: ServiceError) -> bool:
+    """Whether the prefill worker took a computed prompt's blocks for one that decode has room
+    for (protocol 3.3)."""
+    return isinstance(error, Aborted) and error.reason == "LEASE_REVOKED"
+
+
 def no_other_worker(draining: Unavailable, error: ServiceError) -> Unavailable:
     """The end of a request that a draining worker sent away, and that nobody else can take."""
     return Unavailable(f"{draining.message}; {error.message}", reason=draining.reason)

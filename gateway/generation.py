@@ -5,7 +5,6 @@ import logging
 import os
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,24 +14,20 @@ from google.protobuf.duration_pb2 import Duration
 from baton.v1 import gateway_pb2, generation_pb2, prefill_pb2
 from chassis.error_table import INTERNAL_MESSAGE
 from chassis.errors import (
-    Aborted,
     DeadlineExceeded,
     Internal,
     ResourceExhausted,
     ServiceError,
-    Unavailable,
 )
 from chassis.telemetry import Span, start_span
 from gateway.attempt import Attempt
 from gateway.attempt_plan import AttemptPlan
 from gateway.choice import Choice
-from gateway.failures import Preempted, is_draining, is_retryable, no_other_worker
+from gateway.failures import is_draining, no_other_worker
+from gateway.retries import Retries
 from gateway.router import Demand, Route, Router
 
 log = logging.getLogger(__name__)
-
-_FIRST_RETRY_SECONDS = 0.02
-_LAST_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +79,8 @@ class Generation:
         self._router = router
         self._limits = limits
         self._keep = keep
-        self._rng = rng or random.Random()
         self._attempts: set[Attempt] = set()
-        self._tries: Counter[int] = Counter()
-        self._avoid: set[bytes] = set()
+        self._retries = Retries(limits.max_attempts, rng or random.Random())
         self._checkpoint: bytes | None = None
         self._timers: list[asyncio.TimerHandle] = []
         self._num_unread = 0
@@ -201,37 +194,19 @@ class Generation:
     def _recover(self, attempt: Attempt, error: ServiceError) -> None:
         """Continues the attempt's unfinished choices where that can help, else ends the request."""
         unfinished = [choice for choice in attempt.choices if choice.finish is None]
-        if isinstance(error, Preempted):
-            # What got further was not in vain, and can only get further a bounded number of times:
-            # a busy worker may preempt a long request often, and must not lose it for that.
-            for choice in unfinished:
-                if len(choice.token_ids) > attempt.plan.num_known_output_tokens + 1:
-                    self._tries[choice.index] = 0
-        if is_draining(error) and attempt.failed_worker not in self._avoid:
-            # Nobody's failure, and not counted as one: once a worker, so that it has an end.
-            self._tries.subtract(choice.index for choice in unfinished)
-        num_tries = max(self._tries[choice.index] for choice in unfinished)
-        if not is_retryable(error):
-            self._end(error)
+        try:
+            pause = self._retries.pause_after(attempt, error, unfinished)
+        except ServiceError as final:
+            self._end(final)
             return
-        if num_tries >= self._limits.max_attempts:
-            gave_up = f"gave up after {num_tries} attempts; the last one: {error.message}"
-            self._end(Unavailable(gave_up, reason="ATTEMPTS_EXHAUSTED"))
-            return
+        num_tries = self._retries.num_tries(unfinished)
         self._task.span.event("retry", {"baton.reason": error.reason, "baton.attempt": num_tries})
-        if attempt.failed_worker is not None and not isinstance(error, Aborted):
-            self._avoid.add(attempt.failed_worker)
-        delay = self._retry_delay(num_tries)
-        timer = asyncio.get_running_loop().call_later(delay, self._relaunch, unfinished, error)
+        timer = asyncio.get_running_loop().call_later(pause, self._relaunch, unfinished, error)
         self._timers.append(timer)
 
     def _relaunch(self, choices: Sequence[Choice], after: ServiceError) -> None:
         with self._bugs_end_it():
             self._launch(choices, after)
-
-    def _retry_delay(self, num_tries: int) -> float:
-        delay = min(_FIRST_RETRY_SECONDS * 2.0 ** (num_tries - 1), _LAST_RETRY_SECONDS)
-        return delay * self._rng.uniform(0.5, 1.5)
 
     def _launch(self, choices: Sequence[Choice], after: ServiceError | None) -> None:
         """Starts attempts; choices with output continue alone, each from its own tokens."""
@@ -255,7 +230,7 @@ class Generation:
             num_tokens=num_prompt_tokens + len(choice.token_ids),
             max_total_tokens=num_prompt_tokens + self._task.sampling.max_tokens,
             hand_off=num_left > 1,
-            avoid=frozenset(self._avoid),
+            avoid=frozenset(self._retries.avoid),
             # What one checkpoint began, another one of the same name must not go on with.
             checkpoint=self._checkpoint if self.num_tokens else None,
         )
@@ -265,7 +240,7 @@ class Generation:
             if (
                 isinstance(after, ResourceExhausted)
                 and not choice.token_ids
-                and any(worker.boot_id in self._avoid for worker in workers)
+                and any(worker.boot_id in self._retries.avoid for worker in workers)
             ):
                 # Everyone is full, and nothing is lost yet: the client had better wait.
                 raise after
@@ -285,8 +260,7 @@ class Generation:
             deadline=self._task.deadline,
             parent=self._task.span,
         )
-        for choice in choices:
-            self._tries[choice.index] += 1
+        self._retries.began(choices)
         attempt = Attempt(plan, choices, self, self._keep)
         self._attempts.add(attempt)
         attempt.start()

@@ -9,14 +9,15 @@ from engine.errors import OutOfBlocks
 from engine.request import RequestStatus
 from kvtransfer.handoff import Chunk
 from prefill_svc.prompt import Admission, PrefillPlan, Progress, Prompt
+from worker.waiting_line import WaitingLine
 
 
 class PrefillScheduler:
     """Chunked prefill in order of arrival, started prompts first.
 
-    A prompt is in exactly one of four stages, each a dict in order of entry:
+    A prompt is in exactly one of four stages, each in order of entry:
 
-        waiting     no blocks
+        waiting     no blocks; continuations first (protocol 5.4)
         computing   all its blocks, some tokens still to compute
         computed    all its blocks, waits for its lease to end
         stopped     all its blocks, failed in a step, waits for its lease to end
@@ -41,7 +42,7 @@ class PrefillScheduler:
         self._max_num_seqs = max_num_seqs
         self._revoke_after = revoke_after
         self._clock = clock
-        self._waiting: dict[bytes, Prompt] = {}
+        self._waiting: WaitingLine[Prompt] = WaitingLine()
         self._computing: dict[bytes, Prompt] = {}
         self._computed: dict[bytes, Prompt] = {}
         self._stopped: dict[bytes, Prompt] = {}
@@ -67,7 +68,8 @@ class PrefillScheduler:
     def add(self, prompt: Prompt) -> None:
         """Queues a prompt whose blocks fit into the empty pool."""
         assert prompt.attempt_id not in self._waiting, prompt.attempt_id.hex()
-        self._waiting[prompt.attempt_id] = prompt
+        continues = prompt.request.num_output_tokens > 0
+        self._waiting.add(prompt.attempt_id, prompt, continues=continues)
 
     def start(self, attempt_id: bytes) -> None:
         """The decode worker has room for this prompt; a no-op for one that is over."""
@@ -90,7 +92,7 @@ class PrefillScheduler:
         while self._waiting and len(self._computing) < self._max_num_seqs:
             if budget == 0 and not overtaker:
                 break
-            prompt = next(iter(self._waiting.values()))
+            prompt = self._waiting.head
             if not self._reserve(prompt):
                 starved = True
                 break
@@ -118,7 +120,8 @@ class PrefillScheduler:
 
     def remove(self, attempt_id: bytes) -> None:
         """Forgets a prompt in any stage and frees its blocks. Its lease must have ended."""
-        for stage in (self._waiting, self._computing, self._computed, self._stopped):
+        self._waiting.pop(attempt_id)
+        for stage in (self._computing, self._computed, self._stopped):
             if (prompt := stage.pop(attempt_id, None)) is not None:
                 self._free(prompt)
 
@@ -144,7 +147,8 @@ class PrefillScheduler:
         request.block_table = [*cached, *fresh]
         request.num_cached_tokens = request.num_computed_tokens = len(cached) * self._block_size
         request.status = RequestStatus.RUNNING
-        self._computing[prompt.attempt_id] = self._waiting.pop(prompt.attempt_id)
+        self._waiting.pop(prompt.attempt_id)
+        self._computing[prompt.attempt_id] = prompt
         return True
 
     def _advance(

@@ -252,7 +252,8 @@ class PrefillWorker:
             raise Unavailable("this worker takes no new prompts", reason="WORKER_DRAINING")
         self._model.check_fits(len(leg.token_ids), 1)
         num_waiting = sum(not job.admitted for job in self._jobs.values())
-        if num_waiting >= self._settings.engine.max_queue:
+        # A continuation has been admitted once: refused now, its answer would be lost.
+        if num_waiting >= self._settings.engine.max_queue and not leg.continues:
             load = self.board.load
             raise ResourceExhausted(
                 f"{num_waiting} prompts are waiting, the most that may",

@@ -39,6 +39,11 @@ class Leg:
     cache_salt: bytes
     block_hashes: list[bytes]
 
+    @property
+    def continues(self) -> bool:
+        """Whether it goes on with an answer that has begun (protocol 5.3)."""
+        return len(self.token_ids) > self.num_prompt_tokens
+
     @classmethod
     def from_pb(cls, message: LegPb, limits: Limits) -> "Leg":
         """Raises InvalidArgument with one violation per wrong field."""

@@ -27,14 +27,21 @@ class House:
         )
 
     def add(
-        self, name: str, token_ids: Sequence[int], *, choices: int = 1, max_tokens: int = 100
+        self,
+        name: str,
+        token_ids: Sequence[int],
+        *,
+        choices: int = 1,
+        max_tokens: int = 100,
+        known: int = 0,
     ) -> Attempt:
+        """``known`` of the tokens are output of an earlier attempt."""
         attempt = Attempt(
             attempt_id=name.encode() * 16,
             session=1,
             handle=ord(name),
             token_ids=list(token_ids),
-            num_prompt_tokens=len(token_ids),
+            num_prompt_tokens=len(token_ids) - known,
             params=SamplingParams(max_tokens=max_tokens, eos_token_ids=frozenset({EOS})),
             choices=tuple(range(choices)),
             cache_salt=b"",
@@ -293,3 +300,16 @@ def test_a_block_that_a_read_may_still_write_is_not_reused_until_its_fence_lifts
     assert house.scheduler.schedule().grants == ()
     house.scheduler.lift_fence(grant.block_ids[:2])
     assert len(house.scheduler.schedule().grants) == 1
+
+
+def test_what_continues_an_answer_gets_room_before_those_that_wait_longer() -> None:
+    house = House(num_blocks=6)
+    running = house.run("a", range(16))
+    for name, known in (("b", 0), ("c", 2), ("d", 1)):
+        house.add(name, range(100, 112), known=known)
+    assert house.scheduler.schedule().grants == ()
+    house.scheduler.remove(running.attempt_id)
+    for expected in "cd":
+        (grant,) = house.scheduler.schedule().grants
+        assert grant.attempt.handle == ord(expected)
+        house.scheduler.remove(grant.attempt.attempt_id)

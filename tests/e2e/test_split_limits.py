@@ -97,7 +97,9 @@ async def test_a_full_queue_is_refused_with_a_time_to_retry(tiny: SplitClient) -
     )
     assert error.retry_after is not None
     assert error.retry_after > 0
-    for attempt in (first, *waiting):
+    # What continues an answer was admitted once, and is taken.
+    going_on = await tiny.begin(prompt(20, seed=55), num_prompt_tokens=19, **options)
+    for attempt in (first, *waiting, going_on):
         assert attempt.prefill is not None
         await attempt.prefill
 
@@ -109,7 +111,8 @@ async def test_a_full_decode_queue_rejects_and_goes_on_reading(tiny: SplitClient
     failure = await refused.rejected
     assert failure.reason == "QUEUE_FULL"
     assert failure.HasField("retry_delay")
-    for attempt in waiting:
+    going_on = await tiny.begin(prompt(20, seed=55), num_prompt_tokens=19, **options)
+    for attempt in (*waiting, going_on):
         await tiny.cancel(attempt)
         assert (await attempt.finished).outcome == decode_pb2.OUTCOME_CANCELLED
 

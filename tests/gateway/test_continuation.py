@@ -171,6 +171,19 @@ async def test_preemptions_of_a_request_that_gets_on_are_not_counted(open_stage:
     assert list((await call).choices[0].token_ids) == list(range(100, 109))
 
 
+async def test_leases_revoked_after_a_token_are_not_counted(open_stage: OpenStage) -> None:
+    stage = await open_stage(StageOptions(limits=GenerationLimits(2, 4096)))
+    call = stage.stub.Generate(request(max_tokens=5))
+    for index in range(4):
+        prefill, _decode = await stage.legs()
+        assert prefill.first_index == index
+        prefill.answer(100 + index)
+        prefill.fail(REVOKED)
+    last = await stage.prefill[0].calls.get()
+    last.answer(104, LENGTH)
+    assert list((await call).choices[0].token_ids) == list(range(100, 105))
+
+
 async def test_preemptions_without_a_token_are_counted(open_stage: OpenStage) -> None:
     stage = await open_stage(StageOptions(limits=GenerationLimits(2, 4096)))
     call = stage.stub.Generate(request(max_tokens=9))

@@ -32,13 +32,20 @@ class House:
         )
 
     def add(
-        self, name: str, token_ids: Sequence[int], *, hand_off: bool = True, choices: int = 1
+        self,
+        name: str,
+        token_ids: Sequence[int],
+        *,
+        hand_off: bool = True,
+        choices: int = 1,
+        known: int = 0,
     ) -> Prompt:
+        """``known`` of the tokens are output of an earlier attempt."""
         attempt_id = name.encode() * 16
         request = Request(
             request_id=attempt_id.hex(),
             token_ids=list(token_ids),
-            num_prompt_tokens=len(token_ids),
+            num_prompt_tokens=len(token_ids) - known,
             params=SamplingParams(),
             choices=tuple(range(choices)),
             block_hashes=hash_blocks(token_ids, BLOCK_SIZE),
@@ -244,3 +251,15 @@ def _computed(house: House, prompt: Prompt) -> bytes:
     house.step()
     assert prompt.request.num_uncomputed_tokens == 0
     return prompt.attempt_id
+
+
+def test_what_continues_an_answer_is_computed_before_those_that_wait_longer() -> None:
+    house = House(num_blocks=4, budget=16)
+    running = house.add("a", range(16), hand_off=False)
+    house.step()
+    for name, known in (("b", 0), ("c", 2), ("d", 1)):
+        house.add(name, range(100, 112), known=known)
+    house.scheduler.remove(running.attempt_id)
+    assert names(house.scheduler.schedule())[0] == (b"c" * 16).hex()
+    house.scheduler.remove(b"c" * 16)
+    assert names(house.scheduler.schedule()) == [(b"d" * 16).hex()]
