@@ -94,7 +94,8 @@ def from_rpc_error(error: grpc.aio.AioRpcError) -> ServiceError:
     """The typed error behind a failed call, with its reason, violations and retry delay.
 
     A status without details (raised by gRPC itself or by a proxy) gets the name of its code
-    as reason.
+    as reason. CANCELLED without details is Unavailable: who cancels a call is told in another way,
+    and a server that stops ends so what arrives in that moment.
     """
     number: int = error.code().value[0]
     message = error.details() or error.code().name
@@ -104,6 +105,8 @@ def from_rpc_error(error: grpc.aio.AioRpcError) -> ServiceError:
                 return from_status(status_pb2.Status.FromString(value))
             except DecodeError:
                 break
+    if error.code() is grpc.StatusCode.CANCELLED:
+        return Unavailable("the service ended the call without a word", reason="UNAVAILABLE")
     kind = _BY_NUMBER.get(number, Internal)
     reason = "MESSAGE_TOO_LARGE" if "message larger than max" in message else error.code().name
     return kind(message, reason=reason)

@@ -2,11 +2,11 @@
 
 from typing import TypeGuard
 
+import grpc
 import grpc.aio
 
 from chassis.errors import (
     Aborted,
-    Cancelled,
     FailedPrecondition,
     Internal,
     ResourceExhausted,
@@ -28,7 +28,6 @@ _ECHOES = frozenset(
         "LEASE_LOST",
         "PULL_CLOSED",
         "PEER_LOST",
-        "PEER_STOPPED",
         "PEER_UNAVAILABLE",
         "PEER_UNKNOWN",
         "PEER_UNREACHABLE",
@@ -51,8 +50,7 @@ class Preempted(Aborted):
 def prefill_error(error: grpc.aio.AioRpcError, worker: str) -> ServiceError:
     """The typed error of a Prefill call; where gRPC itself ended it, the worker is lost."""
     typed = from_rpc_error(error)
-    is_our_own_word = typed.reason != error.code().name
-    if isinstance(typed, Cancelled | Unavailable) and not is_our_own_word:
+    if isinstance(typed, Unavailable) and typed.reason == grpc.StatusCode.UNAVAILABLE.name:
         return prefill_lost(worker, typed.message)
     return typed
 

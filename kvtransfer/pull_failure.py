@@ -25,7 +25,7 @@ def explain(error: BaseException) -> ServiceError:
         case ServiceError():
             return error
         case grpc.aio.AioRpcError():
-            return _explain_status(from_rpc_error(error))
+            return from_rpc_error(error)
         case MessageOutOfOrder():
             return Internal(f"the prefill worker broke the protocol: {error}", reason="PROTOCOL")
         case TransferError():
@@ -74,10 +74,3 @@ def pull_closed() -> ServiceError:
 def given_up() -> ServiceError:
     """Its owner cancelled the pull."""
     return Cancelled("the pull was given up", reason="PULL_CANCELLED")
-
-
-def _explain_status(status: ServiceError) -> ServiceError:
-    if isinstance(status, Cancelled):
-        # We did not cancel the call, so the worker did, as it does when it stops.
-        return Unavailable(status.message, reason="PEER_STOPPED")
-    return status

@@ -1,5 +1,6 @@
 """Errors on the wire: every kind, there and back, through a real server."""
 
+import asyncio
 from typing import Any
 
 import grpc
@@ -10,7 +11,14 @@ from baton.v1.gateway_pb2 import GenerateResponse, GenerateStreamResponse
 from baton.v1.generation_pb2 import GenerateRequest
 from chassis import errors
 from chassis.error_table import ErrorRow, ErrorTable
-from chassis.errors import InvalidArgument, NotFound, ResourceExhausted, ServiceError, Violation
+from chassis.errors import (
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    ServiceError,
+    Unavailable,
+    Violation,
+)
 from chassis.status import (
     CODES,
     DETAILS_KEY,
@@ -20,7 +28,7 @@ from chassis.status import (
     status_code,
     to_status,
 )
-from tests.chassis.conftest import Serve
+from tests.chassis.conftest import Serve, Served
 
 KINDS = list(CODES)
 
@@ -158,6 +166,34 @@ def test_a_status_without_our_details_still_becomes_an_error(trailers: Any) -> N
     got = from_rpc_error(error)
     assert (type(got), got.reason) == (errors.Unavailable, "UNAVAILABLE")
     assert got.message == "connection refused"
+
+
+async def test_a_call_that_a_stopping_server_does_not_take_is_unavailable(serve: Serve) -> None:
+    """Nobody cancelled it, whatever gRPC says."""
+
+    async def generate(request: Any, context: Any) -> Any:
+        begun.set()
+        raise Unavailable("no more", reason="DRAINING")
+
+    begun = asyncio.Event()
+    found: set[tuple[type[ServiceError], str]] = set()
+
+    async def ask_on(served: Served) -> None:
+        while True:
+            try:
+                await served.stub.Generate(GenerateRequest())
+            except grpc.aio.AioRpcError as error:
+                typed = from_rpc_error(error)
+                found.add((type(typed), typed.reason))
+                if error.code() is grpc.StatusCode.CANCELLED or "connect" in typed.message:
+                    return
+
+    async with serve(generate) as served:
+        calls = [asyncio.create_task(ask_on(served)) for _ in range(8)]
+        await begun.wait()
+        await served.server.stop(0.5)
+        await asyncio.gather(*calls)
+    assert found == {(Unavailable, "DRAINING"), (Unavailable, "UNAVAILABLE")}
 
 
 async def test_a_working_call_is_left_alone(serve: Serve) -> None:
