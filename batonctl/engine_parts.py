@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 from batonctl.errors import CommandError
 
-ENGINE_PARTS = ("torch", "safetensors", "nixl_cu13")
+ENGINE_PARTS = ("torch", "nixl_cu13")
 # As good for an install from a checkout: pip then adds what the extra has, and nothing else.
 INSTALL_ENGINE = "pip install 'baton-serve[engine]'"
 

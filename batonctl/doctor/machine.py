@@ -102,7 +102,7 @@ def check_shared_memory(folder: Path) -> Check:
 def check_engine_parts(missing: Sequence[str], *, stack_runs: bool) -> Check:
     """Whether workers can run here; who has a stack to talk to need not run any."""
     if not missing:
-        return ok("engine", "torch, safetensors and NIXL are installed")
+        return ok("engine", "torch and NIXL are installed")
     verdict = warning if stack_runs else failed
     return verdict(
         "engine",
