@@ -13,14 +13,15 @@ from worker.leg import Leg
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One Submit. The fields up to ``block_hashes`` never change; the rest is the engine thread's.
+    """One Submit. The fields up to ``computes_prompt`` never change, the rest is the engine's.
 
     ``session`` and ``handle`` say where its tokens go.
     ``prompt_blocks`` hold the prompt in order, the first ``num_cached_blocks`` of them pinned from
     the prefix cache. ``spare_blocks`` will become private copies of the partial last block.
     ``requests`` are the choices that go on here, from ``join`` on. ``released`` means that the
     prefill worker answered Released(alive): only then may tokens leave and blocks be shared
-    (protocol 3.6).
+    (protocol 3.6). ``prompt`` is set while this worker computes the prompt itself, which needs
+    nobody's word (protocol 5.5).
     """
 
     attempt_id: bytes
@@ -32,6 +33,8 @@ class Attempt:
     choices: tuple[int, ...]
     cache_salt: bytes
     block_hashes: Sequence[bytes]
+    computes_prompt: bool = False
+    prompt: Request | None = None
     prompt_blocks: list[int] = field(default_factory=list)
     num_cached_blocks: int = 0
     spare_blocks: list[int] = field(default_factory=list)
@@ -40,7 +43,7 @@ class Attempt:
     pace: Pace = field(default_factory=Pace)
 
     @classmethod
-    def of(cls, leg: Leg, session: int, handle: int) -> Self:
+    def of(cls, leg: Leg, session: int, handle: int, *, computes_prompt: bool) -> Self:
         return cls(
             attempt_id=leg.attempt_id,
             session=session,
@@ -51,6 +54,7 @@ class Attempt:
             choices=leg.choices,
             cache_salt=leg.cache_salt,
             block_hashes=leg.block_hashes,
+            computes_prompt=computes_prompt,
         )
 
     @property
@@ -78,7 +82,8 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Room for a prompt: read into ``block_ids`` what follows its ``cached_tokens``."""
+    """Room for a prompt: what follows its ``cached_tokens`` is read or computed into
+    ``block_ids``."""
 
     attempt: Attempt
     cached_tokens: int
@@ -104,3 +109,20 @@ class DecodePlan:
     attempts: tuple[Attempt, ...]
     grants: tuple[Grant, ...]
     preempted: tuple[Attempt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """An attempt whose prompt this worker has computed, and the blocks to copy for its choices
+    before the next step, as (source, destination)."""
+
+    attempt: Attempt
+    copies: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeProgress:
+    """What a step brought."""
+
+    rows: tuple[Row, ...]
+    prompted: tuple[Prompted, ...]

@@ -8,6 +8,7 @@ from decode_svc.job import DecodeJob
 from decode_svc.stepper import DecodeStepper
 from engine.loop import EngineLoop
 from kvtransfer.handoff import Completion
+from kvtransfer.pull import Pull
 
 
 class HandOff:
@@ -21,12 +22,12 @@ class HandOff:
         self._stepper = stepper
         self._vocab_size = vocab_size
 
-    async def run(self, job: DecodeJob) -> None:
+    async def run(self, job: DecodeJob, pull: Pull) -> None:
         """Returns when the KV is confirmed. Raises PullFailed, or Internal for a wrong prompt."""
-        attempt, pull = job.attempt, job.pull
+        attempt = job.attempt
         await pull.computing()
         self._engine.post(lambda: self._stepper.add(attempt))
-        grant = await self._room(job)
+        grant = await self._room(job, pull)
         await pull.start(grant.cached_tokens, grant.block_ids)
         completion = await pull.complete()
         self._check_completion(attempt, completion)
@@ -36,9 +37,9 @@ class HandOff:
         job.released()
         self._engine.post(lambda: self._stepper.release(attempt))
 
-    async def _room(self, job: DecodeJob) -> Grant:
+    async def _room(self, job: DecodeJob, pull: Pull) -> Grant:
         """Waits for room. Raises PullFailed as soon as prefill gives the attempt up."""
-        given_up = asyncio.ensure_future(job.pull.complete())
+        given_up = asyncio.ensure_future(pull.complete())
         try:
             await asyncio.wait((job.room, given_up), return_when=asyncio.FIRST_COMPLETED)
             if given_up.done():

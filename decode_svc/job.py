@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+from baton.v1 import decode_pb2
 from chassis.errors import ServiceError
 from chassis.telemetry import Span, TraceContext, start_span
 from decode_svc.attempt import Attempt, Grant
@@ -16,11 +17,12 @@ class DecodeJob:
     """One attempt from Submit to its last word, with its spans. Event loop only.
 
     Spans: ``decode.queue`` until room is reserved, ``kv.pull`` until the hand-off is over,
-    ``decode.generate`` from the first step on.
+    ``decode.generate`` from the first step on. ``pull`` is None where this worker computes the
+    prompt itself; ``decode.prefill`` then takes the place of ``kv.pull``.
     """
 
     def __init__(
-        self, attempt: Attempt, outbox: Outbox, pull: Pull, parent: TraceContext | None
+        self, attempt: Attempt, outbox: Outbox, pull: Pull | None, parent: TraceContext | None
     ) -> None:
         self.attempt = attempt
         self.outbox = outbox
@@ -31,11 +33,14 @@ class DecodeJob:
         self.ended = False
         self.transfer_seconds: float | None = None
         self.preemptions = 0
+        self.own_prompt: decode_pb2.OwnPrompt | None = None
         self._parent = parent
-        self._pull_began = 0.0
+        self._arrived_at = time.monotonic()
+        self._granted_at = 0.0
+        self._cached_tokens = 0
         # Each is None once it has ended.
         self._queue_span: Span | None = start_span("decode.queue", parent=parent)
-        self._pull_span: Span | None = None
+        self._kv_span: Span | None = None
         self._generate_span: Span | None = None
 
     @property
@@ -50,9 +55,10 @@ class DecodeJob:
         if self._queue_span is not None:
             self._queue_span.end()
             self._queue_span = None
-        self._pull_began = time.monotonic()
-        self._pull_span = start_span(
-            "kv.pull",
+        self._granted_at = time.monotonic()
+        self._cached_tokens = grant.cached_tokens
+        self._kv_span = start_span(
+            "kv.pull" if self.pull is not None else "decode.prefill",
             parent=self._parent,
             attributes={"baton.cached_tokens": grant.cached_tokens},
         )
@@ -63,12 +69,19 @@ class DecodeJob:
 
     def released(self) -> None:
         """The hand-off is over, and went well."""
+        assert self.pull is not None, "there was a hand-off"
         if self.pull.records:
-            self.transfer_seconds = time.monotonic() - self._pull_began
-        if self._pull_span is not None:
-            self._describe_pull(self._pull_span)
-            self._pull_span.end()
-            self._pull_span = None
+            self.transfer_seconds = time.monotonic() - self._granted_at
+        self._end_kv_span()
+
+    def prompted(self) -> None:
+        """The prompt is computed here, and its first tokens have left."""
+        self.own_prompt = decode_pb2.OwnPrompt(cached_tokens=self._cached_tokens)
+        queue, compute = self.own_prompt.queue, self.own_prompt.compute
+        queue.FromNanoseconds(round((self._granted_at - self._arrived_at) * 1e9))
+        compute.FromNanoseconds(round((time.monotonic() - self._granted_at) * 1e9))
+        self._end_kv_span()
+        self.begin()
 
     def end(self, error: ServiceError | None, fence: Fence) -> None:
         """Nothing more happens here; ends what is open. ``fence``: what the pull left behind."""
@@ -76,19 +89,27 @@ class DecodeJob:
         for waiting in (self.room, self.hand_off, self.deadline):
             if waiting is not None:
                 waiting.cancel()
-        if self._pull_span is not None:
-            self._describe_pull(self._pull_span)
-            self._pull_span.set({"baton.fenced_blocks": len(fence.block_ids)})
+        if self._kv_span is not None:
+            self._describe_pull(self._kv_span)
+            self._kv_span.set({"baton.fenced_blocks": len(fence.block_ids)})
         if self._generate_span is not None:
             self._describe_generation(self._generate_span)
-        for span in (self._queue_span, self._pull_span, self._generate_span):
+        for span in (self._queue_span, self._kv_span, self._generate_span):
             if span is not None:
                 if error is not None:
                     span.fail(error.message, error.reason)
                 span.end()
 
+    def _end_kv_span(self) -> None:
+        if self._kv_span is not None:
+            self._describe_pull(self._kv_span)
+            self._kv_span.end()
+            self._kv_span = None
+
     def _describe_pull(self, span: Span) -> None:
         """What has arrived, whether it was of use or not."""
+        if self.pull is None:
+            return
         records = self.pull.records
         for record in records:
             span.event("chunk", _facts(record), record.end_ns)

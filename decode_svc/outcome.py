@@ -36,4 +36,6 @@ def _finished(job: DecodeJob, outcome: "decode_pb2.Outcome.ValueType") -> decode
     finished = decode_pb2.Finished(handle=job.attempt.handle, outcome=outcome)
     if job.transfer_seconds is not None:
         finished.kv_transfer.CopyFrom(to_duration(job.transfer_seconds))
+    if job.own_prompt is not None:
+        finished.prompt.CopyFrom(job.own_prompt)
     return finished

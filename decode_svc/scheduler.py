@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from decode_svc.attempt import Attempt, DecodePlan, Grant, Row
+from decode_svc.attempt import Attempt, DecodePlan, DecodeProgress, Grant, Prompted, Row
+from decode_svc.sequences import choice_request, prompt_request
 from engine.batch import ModelRunnerOutput, Sample, ScheduledRequest, SchedulerOutput
 from engine.block_hash import hash_blocks
 from engine.block_manager import BlockManager
@@ -13,13 +14,14 @@ from worker.waiting_line import WaitingLine
 
 
 class DecodeScheduler:
-    """Continuous batching of attempts whose KV arrives from elsewhere.
+    """Continuous batching of attempts whose KV arrives from elsewhere, or is computed here.
 
-    An attempt is in exactly one of three stages, each in order of entry:
+    An attempt is in exactly one of four stages, each in order of entry:
 
-        waiting   no blocks; continuations first, else nobody overtakes (protocol 5.4)
-        pulling   its cached prefix pinned, the rest of its prompt reserved
-        running   in every step, until its choices have finished and it is released
+        waiting    no blocks; continuations first, else nobody overtakes (protocol 5.4)
+        pulling    its cached prefix pinned, the rest of its prompt reserved
+        computing  instead of pulling: its prompt takes what the running ones leave of a step
+        running    in every step, until its choices have finished and it is released
 
     Belongs to the engine thread.
     """
@@ -29,13 +31,16 @@ class DecodeScheduler:
         blocks: BlockManager,
         *,
         block_size: int,
+        max_num_batched_tokens: int,
         max_num_seqs: int,
     ) -> None:
         self._blocks = blocks
         self._block_size = block_size
+        self._max_num_batched_tokens = max_num_batched_tokens
         self._max_num_seqs = max_num_seqs
         self._waiting: WaitingLine[Attempt] = WaitingLine()
         self._pulling: dict[bytes, Attempt] = {}
+        self._computing: dict[bytes, Attempt] = {}
         self._running: dict[bytes, Attempt] = {}
 
     @property
@@ -48,7 +53,7 @@ class DecodeScheduler:
 
     @property
     def num_running(self) -> int:
-        return len(self._running)
+        return len(self._computing) + len(self._running)
 
     def add(self, attempt: Attempt) -> None:
         """Queues an attempt for room; its prompt must be computing on the prefill worker."""
@@ -62,22 +67,8 @@ class DecodeScheduler:
         Answers which blocks to copy, as (source, destination), before that step.
         """
         attempt = self._pulling.pop(attempt_id)
-        self._running[attempt_id] = attempt
         self._blocks.activate(attempt.prompt_blocks[attempt.num_cached_blocks :])
-        self._blocks.activate(attempt.spare_blocks)
-        going_on = [first for first in first_samples if not first.finished]
-        copies = []
-        for first in going_on[1:]:
-            table, copy = self._fork(attempt)
-            attempt.requests.append(_choice(attempt, first, table))
-            copies += copy
-        if going_on:
-            attempt.requests.insert(0, _choice(attempt, going_on[0], attempt.prompt_blocks))
-        else:
-            self._blocks.release(attempt.prompt_blocks)
-        self._blocks.release(attempt.spare_blocks)
-        attempt.prompt_blocks, attempt.spare_blocks = [], []
-        return tuple(copies)
+        return self._go_on(attempt, first_samples)
 
     def release(self, attempt_id: bytes) -> None:
         """The lease was alive until every byte had arrived: tokens may leave, blocks be shared."""
@@ -103,16 +94,24 @@ class DecodeScheduler:
                 parts += [ScheduledRequest(each, each.num_uncomputed_tokens) for each in requests]
                 attempts += [attempt] * len(requests)
         grants = self._grant()
+        self._plan_prompts(parts, attempts)
         return DecodePlan(SchedulerOutput(tuple(parts)), tuple(attempts), grants, tuple(preempted))
 
-    def update(self, plan: DecodePlan, runner_output: ModelRunnerOutput) -> tuple[Row, ...]:
+    def update(self, plan: DecodePlan, runner_output: ModelRunnerOutput) -> DecodeProgress:
         """Takes in a finished step; frees what finished, as soon as it is released."""
+        rows: list[Row] = []
+        prompted: list[Prompted] = []
         drawn = zip(plan.output.scheduled, plan.attempts, runner_output.samples, strict=True)
-        return tuple(
-            self._advance(part, attempt, sample)
-            for part, attempt, samples in drawn
-            for sample in samples
-        )
+        for part, attempt, samples in drawn:
+            if part.request is not attempt.prompt:
+                rows += [self._advance(part, attempt, sample) for sample in samples]
+                continue
+            self._advance_prompt(part, attempt)
+            if samples:
+                first_rows, copies = self._end_prompt(attempt, samples)
+                rows += first_rows
+                prompted.append(Prompted(attempt, copies))
+        return DecodeProgress(tuple(rows), tuple(prompted))
 
     def remove(self, attempt_id: bytes, still_written: Sequence[int] = ()) -> None:
         """Forgets an attempt in any stage and frees its blocks.
@@ -122,15 +121,27 @@ class DecodeScheduler:
         """
         self._waiting.pop(attempt_id)
         self._blocks.fence(still_written)
-        if (attempt := self._pulling.pop(attempt_id, None)) is not None:
-            self._blocks.release(attempt.prompt_blocks)
-            self._blocks.release(attempt.spare_blocks)
-            attempt.prompt_blocks, attempt.spare_blocks = [], []
+        for stage in (self._pulling, self._computing):
+            if (attempt := stage.pop(attempt_id, None)) is not None:
+                self._blocks.release(attempt.prompt_blocks)
+                self._blocks.release(attempt.spare_blocks)
+                attempt.prompt_blocks, attempt.spare_blocks = [], []
         if (attempt := self._running.pop(attempt_id, None)) is not None:
             self._free(attempt)
 
     def lift_fence(self, block_ids: Sequence[int]) -> None:
         self._blocks.lift_fence(block_ids)
+
+    def _plan_prompts(self, parts: list[ScheduledRequest], attempts: list[Attempt]) -> None:
+        """Adds what fits of the prompts that are computed here, oldest first."""
+        # Full batches of running choices slow prompts down, but do not stop them.
+        budget = max(self._max_num_batched_tokens - len(parts), self._block_size)
+        for attempt in self._computing.values():
+            assert attempt.prompt is not None, "a prompt that is computed here is a request"
+            if num_new_tokens := min(budget, attempt.prompt.num_uncomputed_tokens):
+                parts.append(ScheduledRequest(attempt.prompt, num_new_tokens))
+                attempts.append(attempt)
+                budget -= num_new_tokens
 
     def _grant(self) -> tuple[Grant, ...]:
         grants = []
@@ -139,20 +150,29 @@ class DecodeScheduler:
             if not self._reserve(attempt):
                 break
             self._waiting.pop(attempt.attempt_id)
-            self._pulling[attempt.attempt_id] = attempt
             missing = attempt.prompt_blocks[attempt.num_cached_blocks :]
             cached_tokens = attempt.num_cached_blocks * self._block_size
+            if attempt.computes_prompt:
+                self._blocks.activate(missing)
+                attempt.prompt = prompt_request(attempt, cached_tokens)
+                attempt.released = True
+                self._computing[attempt.attempt_id] = attempt
+            else:
+                self._pulling[attempt.attempt_id] = attempt
             grants.append(Grant(attempt, cached_tokens, tuple(missing)))
         return tuple(grants)
 
     def _reserve(self, attempt: Attempt) -> bool:
         """Takes every block the prompt and its copies need, or none."""
         num_sharing = len(attempt.choices)
-        active = [*self._running.values(), *self._pulling.values()]
+        stages = (self._running, self._pulling, self._computing)
+        active = [each for stage in stages for each in stage.values()]
         num_active = sum(len(each.requests) or len(each.choices) for each in active)
         if active and num_active + num_sharing > self._max_num_seqs:
             return False
-        cached = self._blocks.match_prefix(attempt.block_hashes)
+        # A last token that is computed here always is: its logits give the first output token.
+        num_matchable = (attempt.num_tokens - attempt.computes_prompt) // self._block_size
+        cached = self._blocks.match_prefix(attempt.block_hashes[:num_matchable])
         self._blocks.acquire(cached)
         num_missing = -(-attempt.num_tokens // self._block_size) - len(cached)
         is_partial = attempt.num_tokens % self._block_size > 0
@@ -168,6 +188,26 @@ class DecodeScheduler:
         attempt.num_cached_blocks = len(cached)
         attempt.spare_blocks = self._blocks.reserve(num_spare)
         return True
+
+    def _go_on(
+        self, attempt: Attempt, first_samples: Sequence[FirstSample]
+    ) -> tuple[tuple[int, int], ...]:
+        """Makes the prompt's blocks those of the choices that its first tokens did not end."""
+        self._running[attempt.attempt_id] = attempt
+        self._blocks.activate(attempt.spare_blocks)
+        going_on = [first for first in first_samples if not first.finished]
+        copies = []
+        for first in going_on[1:]:
+            table, copy = self._fork(attempt)
+            attempt.requests.append(choice_request(attempt, first, table))
+            copies += copy
+        if going_on:
+            attempt.requests.insert(0, choice_request(attempt, going_on[0], attempt.prompt_blocks))
+        else:
+            self._blocks.release(attempt.prompt_blocks)
+        self._blocks.release(attempt.spare_blocks)
+        attempt.prompt_blocks, attempt.spare_blocks = [], []
+        return tuple(copies)
 
     def _fork(self, attempt: Attempt) -> tuple[list[int], list[tuple[int, int]]]:
         """A block table that shares the prompt's full blocks, and the copy it needs."""
@@ -210,6 +250,29 @@ class DecodeScheduler:
                 self._forget_finished(attempt)
         return Row(attempt, sample.choice, request.num_output_tokens - 1, sample, request.status)
 
+    def _advance_prompt(self, part: ScheduledRequest, attempt: Attempt) -> None:
+        request = part.request
+        first_block = request.num_computed_tokens // self._block_size
+        request.num_computed_tokens += part.num_new_tokens
+        self._publish(attempt, request, first_block)
+
+    def _end_prompt(
+        self, attempt: Attempt, samples: Sequence[Sample]
+    ) -> tuple[list[Row], tuple[tuple[int, int], ...]]:
+        """The choices leave the prompt with their first tokens, as after a hand-off."""
+        assert attempt.prompt is not None, "it was in the step"
+        prompt, attempt.prompt = attempt.prompt, None
+        del self._computing[attempt.attempt_id]
+        index = prompt.num_output_tokens
+        rows, firsts = [], []
+        for sample in samples:
+            finish = prompt.finish_on(sample.token_id, index + 1)
+            rows.append(Row(attempt, sample.choice, index, sample, finish or RequestStatus.RUNNING))
+            firsts.append(FirstSample(sample.choice, sample.token_id, finish is not None))
+        copies = self._go_on(attempt, firsts)
+        self._forget_finished(attempt)
+        return rows, copies
+
     def _publish(self, attempt: Attempt, request: Request, first_block: int) -> None:
         """Enters the full blocks from ``first_block`` on into the prefix cache."""
         num_full = request.num_computed_tokens // self._block_size
@@ -234,19 +297,3 @@ class DecodeScheduler:
         for request in attempt.requests:
             self._blocks.release(request.block_table)
             request.block_table = []
-
-
-def _choice(attempt: Attempt, first: FirstSample, block_table: list[int]) -> Request:
-    """A choice that has its first token and the KV of everything before it."""
-    return Request(
-        request_id=f"{attempt.attempt_id.hex()}/{first.choice}",
-        token_ids=[*attempt.token_ids, first.token_id],
-        num_prompt_tokens=attempt.num_prompt_tokens,
-        params=attempt.params,
-        choices=(first.choice,),
-        cache_salt=attempt.cache_salt,
-        status=RequestStatus.RUNNING,
-        block_table=block_table,
-        num_computed_tokens=attempt.num_tokens,
-        block_hashes=list(attempt.block_hashes),
-    )

@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from baton.v1 import decode_pb2
+from chassis.metrics import Metrics
 from decode_svc.attempt import Attempt, DecodePlan, Grant, Row
+from decode_svc.config import DecodeSettings
 from decode_svc.outputs import pack
 from decode_svc.scheduler import DecodeScheduler
 from engine.block_manager import BlockManager
 from engine.model_runner import ModelRunner
 from kvtransfer.handoff import FirstSample
 from worker.idle_check import IdleCheck
-from worker.load import Load
+from worker.load import Load, LoadBoard
+from worker.loaded import LoadedModel
 from worker.metrics import EngineMetrics
 from worker.smoothed import Smoothed
 
@@ -24,13 +27,15 @@ log = logging.getLogger(__name__)
 class DecodeEvents:
     """What the event loop must hear of. ``outputs`` are by session.
 
-    An attempt in ``finished`` has had its last row in ``outputs``, now or before.
+    An attempt in ``finished`` has had its last row in ``outputs``, now or before. ``prompted``
+    are those whose prompt this worker computed itself, and now has.
     """
 
     load: Load
     grants: tuple[Grant, ...] = ()
     preempted: tuple[Attempt, ...] = ()
     outputs: Mapping[int, decode_pb2.StepOutputs] = field(default_factory=dict)
+    prompted: tuple[Attempt, ...] = ()
     finished: tuple[Attempt, ...] = ()
     failed: tuple[Attempt, ...] = ()
 
@@ -67,19 +72,13 @@ class DecodeStepper:
         self._last_load: Load | None = None
 
     def add(self, attempt: Attempt) -> None:
-        """Its prompt is computing: it waits for room from now on."""
+        """Its prompt is computing, or will be here: it waits for room from now on."""
         self._scheduler.add(attempt)
 
     def join(self, attempt: Attempt, first_samples: Sequence[FirstSample]) -> None:
         """Its prompt has arrived: it runs in the very next step."""
         self._held[attempt.attempt_id] = []
-        copies = self._scheduler.join(attempt.attempt_id, first_samples)
-        try:
-            for source, destination in copies:
-                self._runner.kv_cache.copy_block(source, destination)
-        except Exception:
-            log.exception("attempt %s: a block could not be copied", attempt.attempt_id.hex())
-            self._fail((attempt,))
+        self._copy(attempt, self._scheduler.join(attempt.attempt_id, first_samples))
 
     def release(self, attempt: Attempt) -> None:
         """What it computed may leave; a no-op for one that is over."""
@@ -110,7 +109,9 @@ class DecodeStepper:
         finished, self._finished = self._finished, []
         if plan.grants or plan.preempted or rows or finished or self._runs_others(plan):
             self._tell(
-                DecodeEvents(self.load(), plan.grants, plan.preempted, pack(rows), tuple(finished))
+                DecodeEvents(
+                    self.load(), plan.grants, plan.preempted, pack(rows), finished=tuple(finished)
+                )
             )
         if not plan.output.scheduled:
             self._tell_if_changed()
@@ -138,12 +139,15 @@ class DecodeStepper:
             self._fail(tuple(dict.fromkeys(plan.attempts)))
             return
         self._steps += 1
-        rows = self._scheduler.update(plan, result)
+        progress = self._scheduler.update(plan, result)
+        for prompted in progress.prompted:
+            self._copy(prompted.attempt, prompted.copies)
+        rows = progress.rows
         now = time.monotonic()
         self._metrics.observe_step(now - started)
         self._rate.add(now - started)
         self._count_tokens(len(rows))
-        for attempt in dict.fromkeys(plan.attempts):
+        for attempt in dict.fromkeys(row.attempt for row in rows):
             attempt.pace.observe(now)
         leaving = [row for row in rows if row.attempt.released]
         for row in rows:
@@ -151,7 +155,23 @@ class DecodeStepper:
                 self._held[row.attempt.attempt_id].append(row)
         ended = dict.fromkeys(row.attempt for row in leaving if row.status.is_finished)
         finished = tuple(attempt for attempt in ended if attempt.is_finished)
-        self._tell(DecodeEvents(self.load(), outputs=pack(leaving), finished=finished))
+        self._tell(
+            DecodeEvents(
+                self.load(),
+                outputs=pack(leaving),
+                prompted=tuple(prompted.attempt for prompted in progress.prompted),
+                finished=finished,
+            )
+        )
+
+    def _copy(self, attempt: Attempt, copies: Sequence[tuple[int, int]]) -> None:
+        """Gives the choices of a prompt their own partial blocks."""
+        try:
+            for source, destination in copies:
+                self._runner.kv_cache.copy_block(source, destination)
+        except Exception:
+            log.exception("attempt %s: a block could not be copied", attempt.attempt_id.hex())
+            self._fail((attempt,))
 
     def _fail(self, failed: tuple[Attempt, ...]) -> None:
         """Whatever went wrong, only the attempts that it concerns are lost."""
@@ -173,3 +193,23 @@ class DecodeStepper:
         load = self.load()
         if self._last_load is None or replace(load, rate=0.0) != replace(self._last_load, rate=0.0):
             self._tell(DecodeEvents(load))
+
+
+def create_stepper(
+    settings: DecodeSettings,
+    model: LoadedModel,
+    blocks: BlockManager,
+    metrics: Metrics,
+    board: LoadBoard,
+    deliver: Callable[[DecodeEvents], None],
+) -> DecodeStepper:
+    """The stepper of a worker, with its scheduler."""
+    scheduler = DecodeScheduler(
+        blocks,
+        block_size=model.limits.block_size,
+        max_num_batched_tokens=settings.engine.max_num_batched_tokens,
+        max_num_seqs=settings.max_decode_batch,
+    )
+    generated = metrics.counter("baton_generated_tokens_total", "Tokens drawn by decode.")
+    engine_metrics = EngineMetrics(metrics, board)
+    return DecodeStepper(scheduler, blocks, model.runner, engine_metrics, generated.inc, deliver)

@@ -27,17 +27,16 @@ from decode_svc.job import DecodeJob
 from decode_svc.job_table import JobTable
 from decode_svc.outbox import Outbox
 from decode_svc.pairings import Pairings
-from decode_svc.scheduler import DecodeScheduler
-from decode_svc.stepper import DecodeEvents, DecodeStepper
+from decode_svc.stepper import DecodeEvents, create_stepper
 from engine.block_manager import BlockManager
 from engine.loop import EngineLoop
 from kvtransfer.consumer import Consumer
 from kvtransfer.errors import PullFailed
-from kvtransfer.pull import PullTimeouts
+from kvtransfer.fence import Fence
+from kvtransfer.pull import Pull, PullTimeouts
 from kvtransfer.tombstones import Tombstones
 from worker.leg import Leg
 from worker.load import Load, LoadBoard
-from worker.metrics import EngineMetrics
 from worker.parts import Parts
 from worker.warm_up import warm_up
 from worker.watchdog import WARM_UPS, Watchdog
@@ -78,12 +77,6 @@ class DecodeWorker:
             timeouts=timeouts,
         )
         self.pairings = Pairings(self._consumer)
-        scheduler = DecodeScheduler(
-            blocks,
-            block_size=model.limits.block_size,
-            max_num_seqs=settings.max_decode_batch,
-        )
-        generated = metrics.counter("baton_generated_tokens_total", "Tokens drawn by decode.")
         metrics.observed_counter(
             "baton_kv_transfer_bytes_total",
             "Bytes of KV that arrived from prefill.",
@@ -92,14 +85,10 @@ class DecodeWorker:
         )
         peers = metrics.gauge("baton_prefill_peers", "Prefill workers that can be read from.")
         peers.set_function(lambda: self._consumer.num_peers)
-        self._stepper = DecodeStepper(
-            scheduler,
-            blocks,
-            model.runner,
-            EngineMetrics(metrics, self.board),
-            generated.inc,
-            self._deliver,
+        self._own_prompts = metrics.counter(
+            "baton_local_prefills_total", "Prompts computed here, for want of a prefill worker."
         )
+        self._stepper = create_stepper(settings, model, blocks, metrics, self.board, self._deliver)
         self._engine = EngineLoop(self._stepper, on_failure=parts.on_failure)
         self._watchdog = Watchdog((self._engine, parts.transfers), parts.on_failure)
         self._hand_off = HandOff(self._engine, self._stepper, vocab_size=model.limits.vocab_size)
@@ -155,10 +144,8 @@ class DecodeWorker:
         if leg.attempt_id in self._jobs or leg.attempt_id in self._ended:
             text = f"attempt {leg.attempt_id.hex()} exists already"
             raise AlreadyExists(text, reason="ATTEMPT_EXISTS")
-        attempt = Attempt.of(leg, session, submit.handle)
-        pull = self._consumer.open(
-            leg.attempt_id, submit.prefill_address, submit.prefill_boot_id, leg.token_ids
-        )
+        pull = self._open_pull(submit, leg)
+        attempt = Attempt.of(leg, session, submit.handle, computes_prompt=pull is None)
         parent = TraceContext(submit.traceparent, submit.tracestate)
         job = DecodeJob(
             attempt, self._outboxes[session], pull, parent if submit.traceparent else None
@@ -166,8 +153,12 @@ class DecodeWorker:
         self._jobs.add(job)
         self._idle.clear()
         job.deadline = self._loop.call_later(seconds, self._expire, job)
-        job.hand_off = self._loop.create_task(self._run_hand_off(job))
-        job.hand_off.add_done_callback(lambda task: self._after_hand_off(job, task))
+        if pull is not None:
+            job.hand_off = self._loop.create_task(self._run_hand_off(job, pull))
+            job.hand_off.add_done_callback(lambda task: self._after_hand_off(job, task))
+        else:
+            self._own_prompts.inc()
+            self._engine.post(lambda: self._stepper.add(attempt))
         self._post_load(self.board.load)
 
     def is_living(self, session: int, handle: int) -> bool:
@@ -184,9 +175,17 @@ class DecodeWorker:
 
     # The hand-off of one attempt.
 
-    async def _run_hand_off(self, job: DecodeJob) -> None:
+    def _open_pull(self, submit: decode_pb2.Submit, leg: Leg) -> Pull | None:
+        """None where the prompt is to be computed here (protocol 5.5)."""
+        if not submit.prefill_address:
+            return None
+        return self._consumer.open(
+            leg.attempt_id, submit.prefill_address, submit.prefill_boot_id, leg.token_ids
+        )
+
+    async def _run_hand_off(self, job: DecodeJob, pull: Pull) -> None:
         try:
-            await self._hand_off.run(job)
+            await self._hand_off.run(job, pull)
         except PullFailed as failure:
             self._on_pull_failed(job, failure)
         except ServiceError as error:
@@ -216,6 +215,8 @@ class DecodeWorker:
                 outbox.put_step(step)
         for grant in events.grants:
             self._tell(grant.attempt, partial(self._on_grant, grant))
+        for attempt in events.prompted:
+            self._tell(attempt, DecodeJob.prompted)
         for attempt in events.finished:
             self._tell(attempt, self._complete)
         for attempt in events.preempted:
@@ -278,7 +279,7 @@ class DecodeWorker:
         attempt = job.attempt
         self._jobs.remove(job)
         self._ended.add(attempt.attempt_id)
-        fence = job.pull.cancel()
+        fence = job.pull.cancel() if job.pull is not None else Fence.none()
         job.end(error, fence)
         self._engine.post(lambda: self._stepper.remove(attempt, fence.block_ids))
         if fence.block_ids:

@@ -13,10 +13,11 @@ from chassis.failure import failure_from_pb
 from chassis.telemetry import Span
 from gateway.attempt_plan import AttemptPlan
 from gateway.choice import Choice
-from gateway.failures import Preempted, violation
+from gateway.failures import Preempted, is_echo, is_fault, violation
 from gateway.prefill_leg import run_prefill_leg
 from gateway.session import Session
 from gateway.verdict import Verdict
+from gateway.worker import Worker
 
 
 class AttemptOwner(Protocol):
@@ -45,32 +46,36 @@ class Attempt:
         """``keep`` holds the prefill leg's task, which may outlive the request by a moment."""
         self.plan = plan
         self.choices = tuple(choices)
-        self.failed_worker: bytes | None = None
+        self.failed_worker: Worker | None = None
         self.kv_transfer: Duration | None = None
         self._by_index = {choice.index: choice for choice in choices}
         self._owner = owner
         self._keep = keep
         self._prefill: asyncio.Task[None] | None = None
-        self._is_prefilled = False
+        # Where decode computes the prompt, its first tokens come like all others.
+        self._is_prefilled = plan.route.prefill is None
         self._decode: tuple[Session, int] | None = None
         self._decode_span: Span | None = None
         self._decode_outcome: decode_pb2.Outcome.ValueType | None = None
+        self._sent_at: dict[Worker, float] = {}
+        self._has_worked = False
         self._is_over = False
         self._verdict = Verdict(self._fail)
 
     def start(self) -> None:
         """Sends both legs at once; a worker lost in this moment ends the attempt like any other."""
-        num_tokens = len(self.plan.token_ids)
-        self.plan.route.prefill.sent(num_tokens)
-        if self.plan.route.decode is not None:
-            self.plan.route.decode.sent(num_tokens)
+        route = self.plan.route
+        for worker in route.workers:
+            self._sent_at[worker] = worker.sent(len(self.plan.token_ids))
+        if route.decode is not None:
             try:
-                self._submit()
+                self._submit(route.decode)
             except ServiceError as error:
                 self.decode_failed(error)
                 return
-        self._prefill = asyncio.create_task(run_prefill_leg(self.plan, self))
-        self._keep(self._prefill)
+        if route.prefill is not None:
+            self._prefill = asyncio.create_task(run_prefill_leg(self.plan, route.prefill, self))
+            self._keep(self._prefill)
 
     def close(self) -> None:
         """Cancels whatever still runs; the owner hears nothing more. Legal in every state."""
@@ -89,9 +94,21 @@ class Attempt:
         finish: generation_pb2.FinishInfo | None,
     ) -> None:
         """See DecodeSink; this is the hot path of the gateway."""
+        if not self._has_worked:
+            self._note_work()
+        self._take(choice, index, token_id, logprobs, finish)
+
+    def _take(
+        self,
+        choice: int,
+        index: int,
+        token_id: int,
+        logprobs: generation_pb2.TokenLogprobs | None,
+        finish: generation_pb2.FinishInfo | None,
+    ) -> None:
         receiver = self._by_index.get(choice)
         if receiver is None:
-            self._fail(violation("the decode worker sent a choice it was not asked for"), None)
+            self._fail(violation("a worker sent a choice it was not asked for"), None)
             return
         num_committed = receiver.receive(index, token_id, logprobs, finish)
         if num_committed:
@@ -106,6 +123,13 @@ class Attempt:
             self.kv_transfer = finished.kv_transfer
         assert self._decode_span is not None, "a decode leg has a span"
         self._decode_span.set({"baton.preemptions": finished.preemptions})
+        if finished.HasField("prompt"):
+            prompt = finished.prompt
+            self._owner.prefilled(
+                prefill_pb2.PrefillResponse(
+                    cached_tokens=prompt.cached_tokens, queue=prompt.queue, compute=prompt.compute
+                )
+            )
         if finished.outcome == decode_pb2.OUTCOME_FAILED:
             self.decode_failed(failure_from_pb(finished.failure))
         elif finished.outcome == decode_pb2.OUTCOME_CANCELLED:
@@ -121,23 +145,34 @@ class Attempt:
         """See DecodeSink."""
         self._decode = None
         self._end_decode_span(error.reason)
-        worker = self.plan.route.decode
         prefill_runs = self._prefill is not None and not self._prefill.done()
-        boot_id = worker.identity.boot_id if worker is not None else None
-        self._verdict.hear(error, boot_id, other_runs=prefill_runs)
+        self._verdict.hear(error, self.plan.route.decode, other_runs=prefill_runs)
 
     def prefill_failed(self, error: ServiceError) -> None:
         """See PrefillSink."""
-        boot_id = self.plan.route.prefill.identity.boot_id
-        self._verdict.hear(error, boot_id, other_runs=self._decode is not None)
+        self._verdict.hear(error, self.plan.route.prefill, other_runs=self._decode is not None)
 
     def prefill_ended(self) -> None:
         """See PrefillSink."""
         self._verdict.settle()
 
-    def _submit(self) -> None:
-        plan, worker = self.plan, self.plan.route.decode
-        assert worker is not None and worker.session is not None, "routes name ready workers"
+    def blamed_for(self, error: ServiceError) -> tuple[Worker, ...]:
+        """Whose fault it is that the attempt ended with ``error``; of a hand-off, both sides'."""
+        if not is_fault(error):
+            return ()
+        if self.failed_worker is not None and not is_echo(error):
+            return (self.failed_worker,)
+        return self.plan.route.workers
+
+    def _note_work(self) -> None:
+        """Every worker of the attempt has done its part for the first time."""
+        self._has_worked = True
+        for worker in self.plan.route.workers:
+            worker.circuit.succeeded()
+
+    def _submit(self, worker: Worker) -> None:
+        plan, prefill = self.plan, self.plan.route.prefill
+        assert worker.session is not None, "routes name ready workers"
         self._decode_span = plan.start_leg("decode leg", worker.identity.address)
         context = self._decode_span.context
         submit = decode_pb2.Submit(
@@ -147,8 +182,8 @@ class Attempt:
             choices=plan.choices,
             sampling=plan.sampling,
             eos_token_ids=plan.eos_token_ids,
-            prefill_address=plan.route.prefill.identity.address,
-            prefill_boot_id=plan.route.prefill.identity.boot_id,
+            prefill_address=prefill.identity.address if prefill is not None else "",
+            prefill_boot_id=prefill.identity.boot_id if prefill is not None else b"",
             traceparent=context.traceparent,
             tracestate=context.tracestate,
         )
@@ -160,13 +195,15 @@ class Attempt:
         if self._is_over:
             return
         self._owner.prefilled(response)
+        if self.plan.route.decode is None:
+            self._note_work()
         index = len(self.plan.token_ids) - self.plan.num_prompt_tokens
         for first in response.first_tokens:
             if self._is_over:
                 return
             logprobs = first.logprobs if first.HasField("logprobs") else None
             finish = first.finish if first.HasField("finish") else None
-            self.decode_token(first.choice, index, first.token_id, logprobs, finish)
+            self._take(first.choice, index, first.token_id, logprobs, finish)
         # Not before all are taken: decode may be done already, and wait for nothing but these.
         self._is_prefilled = True
         self._conclude()
@@ -193,17 +230,21 @@ class Attempt:
         """
         if self._decode is None:
             return False
+        if self.plan.route.prefill is None:
+            return not any(choice.was_stopped_here for choice in self.choices)
         first_end = len(self.plan.token_ids) - self.plan.num_prompt_tokens + 1
         went_on = any(len(choice.token_ids) > first_end for choice in self.choices)
         return went_on and not any(choice.was_stopped_here for choice in self.choices)
 
-    def _fail(self, error: ServiceError, worker: bytes | None) -> None:
+    def _fail(self, error: ServiceError, worker: Worker | None) -> None:
         if self._is_over:
             return
         if all(choice.finish is not None for choice in self.choices):
             self._over(None)
             return
         self.failed_worker = worker
+        for blamed in self.blamed_for(error):
+            blamed.circuit.failed(self._sent_at[blamed])
         self._over(error)
 
     def _over(self, error: ServiceError | None) -> None:

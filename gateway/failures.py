@@ -7,7 +7,6 @@ import grpc.aio
 
 from chassis.errors import (
     Aborted,
-    FailedPrecondition,
     Internal,
     ResourceExhausted,
     ServiceError,
@@ -89,15 +88,16 @@ def no_other_worker(draining: Unavailable, error: ServiceError) -> Unavailable:
 def is_retryable(error: ServiceError) -> bool:
     """Whether another attempt, perhaps on other workers, may succeed where this one failed.
 
-    ABORTED is how workers say just that (lease revoked, hand-off too late, preempted). A full
-    worker, one that drains or a stale boot id is no verdict on the request either, nor is a
-    hand-off that failed between two workers that are both there. A lost worker is left to the
-    client for now: it gets UNAVAILABLE.
+    A worker says ABORTED for just that. What is UNAVAILABLE is lost or cannot be reached, and a
+    full worker, a stale boot id, or a step that failed is no verdict on the request either, nor
+    is a hand-off that failed between two workers that are both there.
     """
-    if is_echo(error):
-        return True
-    if isinstance(error, Unavailable):
-        return is_draining(error)
-    if isinstance(error, FailedPrecondition):
-        return error.reason == "BOOT_ID_STALE"
-    return isinstance(error, Aborted | ResourceExhausted)
+    is_none = isinstance(error, Aborted | ResourceExhausted | Unavailable)
+    return is_none or is_echo(error) or error.reason in ("BOOT_ID_STALE", "STEP_FAILED")
+
+
+def is_fault(error: ServiceError) -> bool:
+    """Whether a worker failed, as opposed to one that is full, drains, or needs the room."""
+    if is_draining(error) or error.reason in ("PREEMPTED", "LEASE_REVOKED", "BOOT_ID_STALE"):
+        return False
+    return is_retryable(error) and not isinstance(error, ResourceExhausted)

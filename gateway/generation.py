@@ -236,7 +236,7 @@ class Generation:
         )
         with start_span("route", parent=self._task.span) as span:
             route = self._router.choose(demand)
-            workers = [w.identity for w in (route.prefill, route.decode) if w is not None]
+            workers = [worker.identity for worker in route.workers]
             if (
                 isinstance(after, ResourceExhausted)
                 and not choice.token_ids
@@ -244,8 +244,13 @@ class Generation:
             ):
                 # Everyone is full, and nothing is lost yet: the client had better wait.
                 raise after
-            span.set({"baton.workers": [worker.name for worker in workers]})
-        self._checkpoint = route.prefill.identity.checkpoint_digest
+            span.set(
+                {
+                    "baton.workers": [worker.name for worker in workers],
+                    "baton.local_prefill": route.prefill is None,
+                }
+            )
+        self._checkpoint = route.workers[0].identity.checkpoint_digest
         return route
 
     def _attempt(self, choices: Sequence[Choice], route: Route) -> None:

@@ -13,6 +13,7 @@ from chassis.request_id import METADATA_KEY
 from chassis.telemetry import Span
 from gateway.attempt_plan import AttemptPlan
 from gateway.failures import prefill_error, prefill_lost, violation
+from gateway.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +33,12 @@ class PrefillSink(Protocol):
         """The worker has released the blocks."""
 
 
-async def run_prefill_leg(plan: AttemptPlan, sink: PrefillSink) -> None:
+async def run_prefill_leg(plan: AttemptPlan, worker: Worker, sink: PrefillSink) -> None:
     """Makes the call and hears it to its end; ends it when cancelled."""
-    identity = plan.route.prefill.identity
+    identity = worker.identity
     span = plan.start_leg("prefill leg", identity.address)
     try:
-        await _follow(plan, sink, span)
+        await _follow(plan, worker, sink, span)
     except grpc.aio.AioRpcError as error:
         failure = prefill_error(error, identity.name)
         span.fail(failure.message, failure.reason)
@@ -58,10 +59,10 @@ async def run_prefill_leg(plan: AttemptPlan, sink: PrefillSink) -> None:
         span.end()
 
 
-async def _follow(plan: AttemptPlan, sink: PrefillSink, span: Span) -> None:
+async def _follow(plan: AttemptPlan, worker: Worker, sink: PrefillSink, span: Span) -> None:
     request = prefill_pb2.PrefillRequest(
         attempt_id=plan.attempt_id,
-        boot_id=plan.route.prefill.identity.boot_id,
+        boot_id=worker.identity.boot_id,
         token_ids=plan.token_ids,
         num_prompt_tokens=plan.num_prompt_tokens,
         choices=plan.choices,
@@ -69,7 +70,7 @@ async def _follow(plan: AttemptPlan, sink: PrefillSink, span: Span) -> None:
         eos_token_ids=plan.eos_token_ids,
         hand_off=plan.route.decode is not None,
     )
-    stub = prefill_pb2_grpc.PrefillServiceStub(plan.route.prefill.channel)
+    stub = prefill_pb2_grpc.PrefillServiceStub(worker.channel)
     metadata = (*span.metadata(), (METADATA_KEY, plan.parent.trace_id))
     call: _Call = stub.Prefill(request, timeout=plan.seconds_left, metadata=metadata)
     try:

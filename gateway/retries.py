@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from chassis.errors import Aborted, ServiceError, Unavailable
 from gateway.attempt import Attempt
 from gateway.choice import Choice
-from gateway.failures import Preempted, is_draining, is_retryable, is_revoked
+from gateway.failures import Preempted, is_draining, is_fault, is_retryable, is_revoked
 
 _FIRST_PAUSE_SECONDS = 0.02
 _LAST_PAUSE_SECONDS = 1.0
@@ -17,12 +17,14 @@ class Retries:
     """Counts the tries of each choice of a request. What does not count has an end of its own:
 
     why an attempt failed           counted
-    decode took the blocks back     not if it had brought tokens: then the count begins anew
+    decode took the blocks back,    not if decode had brought tokens: then the count begins anew
+    or a worker failed
     prefill took the blocks back    not if it had brought a token: that often at most max_tokens
     the worker drains               not the first time: that often at most there are workers
     anything else                   yes
 
-    ``avoid`` holds the boot ids of workers that failed an attempt.
+    A worker's failures also cost of the retry budget of its address. ``avoid`` holds the boot ids
+    of workers that failed or refused an attempt: they are taken only where nobody else is left.
     """
 
     def __init__(self, max_attempts: int, rng: random.Random) -> None:
@@ -55,18 +57,26 @@ class Retries:
                 f"gave up after {num_tries} attempts; the last one: {error.message}",
                 reason="ATTEMPTS_EXHAUSTED",
             )
+        blamed = attempt.blamed_for(error)
+        for worker in blamed:
+            if not worker.retry_budget.take():
+                text = f"{worker.identity.name} has failed too much of late: {error.message}"
+                raise Unavailable(text, reason="RETRY_BUDGET_EXHAUSTED")
+        self.avoid.update(worker.identity.boot_id for worker in blamed)
         if attempt.failed_worker is not None and not isinstance(error, Aborted):
-            self.avoid.add(attempt.failed_worker)
-        pause = min(_FIRST_PAUSE_SECONDS * 2.0 ** (num_tries - 1), _LAST_PAUSE_SECONDS)
+            self.avoid.add(attempt.failed_worker.identity.boot_id)
+        pause = min(_FIRST_PAUSE_SECONDS * 2.0 ** max(num_tries - 1, 0), _LAST_PAUSE_SECONDS)
         return pause * self._rng.uniform(0.5, 1.5)
 
     def _forgive(self, attempt: Attempt, error: ServiceError, unfinished: Sequence[Choice]) -> None:
         known = attempt.plan.num_known_output_tokens
-        is_a_drain = is_draining(error) and attempt.failed_worker not in self.avoid
+        worker = attempt.failed_worker
+        is_known = worker is not None and worker.identity.boot_id in self.avoid
+        is_a_drain = is_draining(error) and not is_known
         for choice in unfinished:
             num_new = len(choice.token_ids) - known
             # The first token is prefill's: only a second one shows that decode got anywhere.
-            if isinstance(error, Preempted) and num_new > 1:
+            if (isinstance(error, Preempted) or is_fault(error)) and num_new > 1:
                 self._tries[choice.index] = 0
             elif is_a_drain or (is_revoked(error) and num_new > 0):
                 self._tries[choice.index] -= 1

@@ -1,7 +1,7 @@
 """Which prefill and which decode worker serve an attempt."""
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,10 +12,18 @@ from modelfiles.short_digest import short_digest
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where an attempt goes; ``decode`` is None where prefill alone can answer it."""
+    """Where an attempt goes: at least to one worker.
 
-    prefill: Worker
+    ``decode`` is None where prefill alone can answer it, ``prefill`` where none is left and decode
+    computes the prompt itself (protocol 5.5).
+    """
+
+    prefill: Worker | None
     decode: Worker | None
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        return tuple(worker for worker in (self.prefill, self.decode) if worker is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +64,14 @@ class Router:
 
     def choose(self, demand: Demand) -> Route:
         """Raises Unavailable at once, with the reason, where no pair can take the attempt."""
-        prefill = self._fitting(self._directory.prefill_workers, demand, "prefill")
+        prefill = [worker for worker in self._directory.prefill_workers if worker.ready]
+        if not prefill:
+            decode = _fitting(self._ready_decode(), demand, "decode")
+            return Route(None, self._least(decode, decode_seconds(decode), demand))
+        prefill = _fitting(prefill, demand, "prefill")
         if not demand.hand_off:
             return Route(self._least(prefill, prefill_seconds(prefill, demand), demand), None)
-        decode = self._fitting(self._directory.decode_workers, demand, "decode")
+        decode = _fitting(self._ready_decode(), demand, "decode")
         layouts = {w.identity.layout_digest for w in prefill}
         layouts &= {w.identity.layout_digest for w in decode}
         if not layouts:
@@ -67,11 +79,15 @@ class Router:
         return self._best_pair(prefill, decode, layouts, demand)
 
     def max_context_tokens(self) -> int | None:
-        """Most tokens of prompt and output that some ready pair has room for; None without one."""
+        """Most tokens of prompt and output that some ready pair has room for, or a decode worker
+        where no prefill worker is left; None where nobody is."""
         rooms = [
             min(p.identity.max_context_tokens, d.identity.max_context_tokens)
             for p, d in self._ready_pairs()
         ]
+        if not any(worker.ready for worker in self._directory.prefill_workers):
+            decode = self._directory.decode_workers
+            rooms = [worker.identity.max_context_tokens for worker in decode if worker.ready]
         return max(rooms, default=None)
 
     def num_ready(self) -> tuple[int, int]:
@@ -93,25 +109,11 @@ class Router:
                     (p, d) for d in decode if d.identity.layout_digest == p.identity.layout_digest
                 )
 
-    def _fitting(self, workers: Iterable[Worker], demand: Demand, role: str) -> list[Worker]:
-        ready = [w for w in workers if w.ready]
+    def _ready_decode(self) -> list[Worker]:
+        ready = [worker for worker in self._directory.decode_workers if worker.ready]
         if not ready:
-            raise Unavailable(self._directory.why_none(role), reason=f"NO_{role.upper()}_WORKER")
-        if demand.checkpoint is not None:
-            ready = [w for w in ready if w.identity.checkpoint_digest == demand.checkpoint]
-            if not ready:
-                raise Unavailable(
-                    f"no ready {role} worker has checkpoint {short_digest(demand.checkpoint)}, "
-                    f"which the answer began with",
-                    reason="NO_COMPATIBLE_WORKERS",
-                )
-        fitting = [w for w in ready if w.identity.max_context_tokens >= demand.max_total_tokens]
-        if not fitting:
-            raise Unavailable(
-                f"no ready {role} worker has room for {demand.max_total_tokens} tokens",
-                reason="CONTEXT_TOO_LONG_FOR_WORKERS",
-            )
-        return fitting
+            raise Unavailable(self._directory.why_none("decode"), reason="NO_DECODE_WORKER")
+        return ready
 
     def _best_pair(
         self,
@@ -145,6 +147,25 @@ class Router:
                 self._rng.random(),
             ),
         )
+
+
+def _fitting(workers: list[Worker], demand: Demand, role: str) -> list[Worker]:
+    """Those of ``workers`` that have the room and, where it counts, the checkpoint."""
+    if demand.checkpoint is not None:
+        workers = [w for w in workers if w.identity.checkpoint_digest == demand.checkpoint]
+        if not workers:
+            raise Unavailable(
+                f"no ready {role} worker has checkpoint {short_digest(demand.checkpoint)}, "
+                f"which the answer began with",
+                reason="NO_COMPATIBLE_WORKERS",
+            )
+    fitting = [w for w in workers if w.identity.max_context_tokens >= demand.max_total_tokens]
+    if not fitting:
+        raise Unavailable(
+            f"no ready {role} worker has room for {demand.max_total_tokens} tokens",
+            reason="CONTEXT_TOO_LONG_FOR_WORKERS",
+        )
+    return fitting
 
 
 def prefill_seconds(workers: list[Worker], demand: Demand) -> dict[bytes, float]:

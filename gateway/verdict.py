@@ -2,15 +2,19 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from chassis.errors import ServiceError
 from gateway.failures import is_echo
+
+LegT = TypeVar("LegT")
+"""How the legs are told apart."""
 
 # A leg that ends for the other one's reason is heard of at about the same time as that one.
 ECHO_SECONDS = 1.0
 
 
-class Verdict:
+class Verdict(Generic[LegT]):
     """Decides once, for the leg that knows why (protocol 5.1).
 
     A leg's own word decides at once. What it says only because the other leg has ended (an echo,
@@ -19,16 +23,16 @@ class Verdict:
 
     def __init__(
         self,
-        decide: Callable[[ServiceError, bytes | None], None],
+        decide: Callable[[ServiceError, LegT], None],
         echo_seconds: float = ECHO_SECONDS,
     ) -> None:
-        """``decide`` is told the error and the worker that it is about."""
+        """``decide`` is told the error and whose it is."""
         self._decide = decide
         self._echo_seconds = echo_seconds
-        self._echo: tuple[ServiceError, bytes | None] | None = None
+        self._echo: tuple[ServiceError, LegT] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def hear(self, error: ServiceError, worker: bytes | None, *, other_runs: bool) -> None:
+    def hear(self, error: ServiceError, worker: LegT, *, other_runs: bool) -> None:
         """A leg has failed; ``other_runs``: the other one may still say something."""
         if not is_echo(error):
             self._decide(error, worker)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import grpc
 
 from baton.v1 import worker_pb2
+from gateway.circuit import Circuit, RetryBudget
 from gateway.session import Session
 
 # After so long without a step a worker's rate says nothing any more.
@@ -47,17 +48,21 @@ class WorkerIdentity:
 class Worker:
     """One incarnation of a worker; a restarted process is another one.
 
-    Load is what the worker last reported plus what this gateway sent since then.
+    Load is what the worker last reported plus what this gateway sent since then. ``circuit`` is
+    this incarnation's, ``retry_budget`` belongs to its address.
     """
 
     def __init__(
         self,
         identity: WorkerIdentity,
         channel: grpc.aio.Channel,
+        retry_budget: RetryBudget,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.identity = identity
         self.channel = channel
+        self.retry_budget = retry_budget
+        self.circuit = Circuit(clock)
         self.load = worker_pb2.WorkerLoad()
         self.serving = False
         self.session: Session | None = None
@@ -84,6 +89,8 @@ class Worker:
         is_decode = self.identity.role == worker_pb2.WORKER_ROLE_DECODE
         if is_decode and (self.session is None or not self.session.is_open):
             return "its session is not open"
+        if not self.circuit.allows:
+            return f"it keeps failing, and is tried again in {self.circuit.seconds_to_probe:.1f} s"
         return None
 
     @property
@@ -103,10 +110,15 @@ class Worker:
         self._unreported_requests = 0
         self._unreported_tokens = 0
 
-    def sent(self, num_tokens: int) -> None:
-        """Counts an attempt of ``num_tokens`` prompt tokens against it at once."""
+    def sent(self, num_tokens: int) -> float:
+        """Counts an attempt of ``num_tokens`` prompt tokens against it at once.
+
+        Returns when it was sent, for the circuit.
+        """
         self._unreported_requests += 1
         self._unreported_tokens += num_tokens
+        self.retry_budget.earn()
+        return self.circuit.sent()
 
     @property
     def rate(self) -> float:

@@ -14,6 +14,7 @@ from chassis.channel import INNER, open_channel
 from chassis.errors import FailedPrecondition, ServiceError, Unavailable
 from chassis.status import from_rpc_error
 from gateway.backoff import Backoff, keep_trying
+from gateway.circuit import RetryBudget
 from gateway.served_model import ServedModel
 from gateway.session import Session
 from gateway.worker import Worker, WorkerIdentity
@@ -54,6 +55,7 @@ class WorkerLink:
         self.address = address
         self.worker: Worker | None = None
         self.problem = "not connected yet"
+        self._retry_budget = RetryBudget()
         self._role = role
         self._model = model
         self._find_known = find_known
@@ -107,7 +109,8 @@ class WorkerLink:
         if not first.HasField("info"):
             raise FailedPrecondition("the worker did not introduce itself", reason="NO_WORKER_INFO")
         self._check(first.info)
-        worker = Worker(WorkerIdentity.from_pb(first.info, self.address), channel)
+        identity = WorkerIdentity.from_pb(first.info, self.address)
+        worker = Worker(identity, channel, self._retry_budget)
         worker.report(first.load)
         if self._stuck == (first.info.boot_id, first.load.steps) and first.load.running:
             raise _stuck_error(worker)

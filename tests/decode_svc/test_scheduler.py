@@ -1,6 +1,7 @@
 """The decode scheduler over a real BlockManager; no model, so a step is one call to `step`."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,10 @@ class House:
     def __init__(self, num_blocks: int = 32, max_num_seqs: int = 16) -> None:
         self.blocks = BlockManager(num_blocks)
         self.scheduler = DecodeScheduler(
-            self.blocks, block_size=BLOCK_SIZE, max_num_seqs=max_num_seqs
+            self.blocks,
+            block_size=BLOCK_SIZE,
+            max_num_batched_tokens=16,
+            max_num_seqs=max_num_seqs,
         )
 
     def add(
@@ -34,6 +38,7 @@ class House:
         choices: int = 1,
         max_tokens: int = 100,
         known: int = 0,
+        computes_prompt: bool = False,
     ) -> Attempt:
         """``known`` of the tokens are output of an earlier attempt."""
         attempt = Attempt(
@@ -46,11 +51,12 @@ class House:
             choices=tuple(range(choices)),
             cache_salt=b"",
             block_hashes=hash_blocks(token_ids, BLOCK_SIZE),
+            computes_prompt=computes_prompt,
         )
         self.scheduler.add(attempt)
         return attempt
 
-    def run(self, name: str, token_ids: Sequence[int], **options: int) -> Attempt:
+    def run(self, name: str, token_ids: Sequence[int], **options: Any) -> Attempt:
         """An attempt that has joined and is released."""
         attempt = self.add(name, token_ids, **options)
         self.scheduler.schedule()
@@ -64,7 +70,7 @@ class House:
 
     def step(self, token_id: int = 60) -> tuple[Row, ...]:
         plan = self.scheduler.schedule()
-        rows = self.scheduler.update(plan, draw(plan, token_id))
+        rows = self.scheduler.update(plan, draw(plan, token_id)).rows
         self.blocks.check()
         return rows
 
@@ -75,9 +81,11 @@ class House:
 
 
 def draw(plan: DecodePlan, token_id: int) -> ModelRunnerOutput:
-    scheduled = plan.output.scheduled
     return ModelRunnerOutput(
-        tuple((Sample(part.request.choices[0], token_id),) for part in scheduled)
+        tuple(
+            tuple(Sample(choice, token_id) for choice in part.request.choices if part.samples)
+            for part in plan.output.scheduled
+        )
     )
 
 
@@ -231,7 +239,7 @@ def test_a_finished_choice_frees_its_blocks_while_the_others_go_on() -> None:
     attempt = house.run("a", range(6), choices=2)
     plan = house.scheduler.schedule()
     samples = ((Sample(0, EOS),), (Sample(1, 60),))
-    rows = house.scheduler.update(plan, ModelRunnerOutput(samples))
+    rows = house.scheduler.update(plan, ModelRunnerOutput(samples)).rows
     assert [row.status for row in rows] == [RequestStatus.FINISHED_EOS, RequestStatus.RUNNING]
     assert house.blocks.counts().used == 2
     assert [row.choice for row in house.step()] == [1]

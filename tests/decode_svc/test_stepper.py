@@ -48,7 +48,12 @@ class Bench:
         self.blocks = BlockManager(32)
         self.runner = ScriptedRunner()
         self.events: list[DecodeEvents] = []
-        scheduler = DecodeScheduler(self.blocks, block_size=BLOCK_SIZE, max_num_seqs=8)
+        scheduler = DecodeScheduler(
+            self.blocks,
+            block_size=BLOCK_SIZE,
+            max_num_batched_tokens=16,
+            max_num_seqs=8,
+        )
         board = LoadBoard(Load(self.blocks.counts()))
         self.stepper = DecodeStepper(
             scheduler,

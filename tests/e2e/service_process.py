@@ -15,8 +15,16 @@ WAIT_SECONDS = 180.0
 class ServiceProcess:
     """``python -m <module>`` on free ports; its log is kept for conditions and assertions."""
 
-    def __init__(self, module: str, arguments: Sequence[str], environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: dict[str, str],
+        port: int | None = None,
+    ) -> None:
+        """``port`` is where another one was, for one that takes its place."""
         self.port, self.metrics_port = _free_ports(2)
+        self.port = port or self.port
         self.address = f"127.0.0.1:{self.port}"
         ports = ["--port", str(self.port), "--metrics-port", str(self.metrics_port)]
         self._command = [sys.executable, "-m", module, *ports, *arguments]

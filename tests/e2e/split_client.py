@@ -57,8 +57,8 @@ class Attempt:
         """The tokens of an attempt that goes well on both legs."""
         finished = await self.outcome()
         assert finished.outcome == decode_pb2.OUTCOME_COMPLETED, finished
-        assert self.prefill is not None
-        await self.prefill
+        if self.prefill is not None:
+            await self.prefill
         return self.tokens
 
 
@@ -110,9 +110,13 @@ class SplitClient:
         hand_off: bool | None = None,
         attempt_id: bytes | None = None,
         salt: bytes = b"",
+        own_prompt: bool = False,
         **sampling: Any,
     ) -> Attempt:
-        """Sends both legs of an attempt, or one; ``hand_off`` by whether there is a decode leg."""
+        """Sends both legs of an attempt, or one; ``hand_off`` by whether there is a decode leg.
+
+        ``own_prompt`` sends decode's alone, which is to compute the prompt too.
+        """
         attempt_id = os.urandom(16) if attempt_id is None else attempt_id
         attempt = Attempt(len(self._attempts) + 1, attempt_id, os.urandom(16).hex())
         attempt.first_index = len(token_ids) - (num_prompt_tokens or len(token_ids))
@@ -130,14 +134,16 @@ class SplitClient:
         if decode_leg:
             submit = decode_pb2.Submit(
                 handle=attempt.handle,
-                prefill_address=self._prefill_address,
-                prefill_boot_id=self.boot_ids["prefill"],
+                prefill_address="" if own_prompt else self._prefill_address,
+                prefill_boot_id=b"" if own_prompt else self.boot_ids["prefill"],
                 deadline=None if seconds is None else to_duration(seconds),
                 traceparent=traceparent,
                 **common,
             )
             await self.send(submit=submit)
-        if prefill_leg:
+        if own_prompt:
+            attempt.prefilled.set()
+        elif prefill_leg:
             request = prefill_pb2.PrefillRequest(
                 boot_id=self.boot_ids["prefill"],
                 hand_off=decode_leg if hand_off is None else hand_off,

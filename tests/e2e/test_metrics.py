@@ -35,6 +35,7 @@ PAGES = {
         "baton_generated_tokens_total",
         "baton_kv_transfer_bytes_total",
         "baton_prefill_peers",
+        "baton_local_prefills_total",
     },
 }
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}

@@ -76,12 +76,13 @@ def test_four_tokens_share_a_counter() -> None:
 
 
 def test_each_group_may_be_of_its_own_choice() -> None:
-    where = [((1 << 64) - 1, 0, 7), (0, 15, 7), (1 << 40, 2, 1 << 20)]
+    where: list[tuple[int, ...]] = [((1 << 64) - 1, 0, 7), (0, 15, 7), (1 << 40, 2, 1 << 20)]
     groups = np.array([3, 3, 4])
     seeds, choices, positions = columns(where)
     together = token_words(seeds, choices, positions, groups)
     for place, group in enumerate(groups):
-        alone = words_of(*where[place], np.array([group]))
+        seed, choice, position = where[place]
+        alone = words_of(seed, choice, position, np.array([group]))
         assert np.array_equal(together[:, [place]], alone)
 
 

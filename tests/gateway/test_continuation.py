@@ -291,31 +291,6 @@ async def test_where_one_worker_is_full_the_other_one_is_asked(open_stage: OpenS
     assert list((await call).choices[0].token_ids) == [100, 101]
 
 
-async def test_a_broken_session_fails_its_requests_and_opens_again(stage: Stage) -> None:
-    call = stage.stub.Generate(request())
-    prefill, _decode = await stage.legs()
-    stage.decode[0].hang_up.set()
-    error = await error_of(call)
-    assert isinstance(error, Unavailable)
-    assert error.reason == "DECODE_WORKER_LOST"
-    await asyncio.wait_for(prefill.over.wait(), 10)
-    stage.decode[0].hang_up.clear()
-    async with asyncio.timeout(10):
-        await stage.pool.wait_until(stage.router.has_pair)
-    assert stage.decode[0].num_sessions >= 2
-
-
-async def test_a_prefill_worker_that_dies_is_named(stage: Stage) -> None:
-    call = stage.stub.Generate(request())
-    _prefill, decode = await stage.legs()
-    assert stage.prefill[0].server is not None
-    await stage.prefill[0].server.stop()
-    error = await error_of(call)
-    assert isinstance(error, Unavailable)
-    assert error.reason == "PREFILL_WORKER_LOST"
-    await asyncio.wait_for(decode.cancelled.wait(), 10)
-
-
 async def test_tokens_for_a_choice_that_was_not_asked_for_end_the_request(stage: Stage) -> None:
     call = stage.stub.Generate(request())
     _prefill, decode = await stage.legs()
@@ -324,11 +299,14 @@ async def test_tokens_for_a_choice_that_was_not_asked_for_end_the_request(stage:
     assert error.reason == "PROTOCOL_VIOLATION"
 
 
-async def test_a_malformed_step_breaks_the_session_and_it_opens_again(stage: Stage) -> None:
+async def test_a_malformed_step_breaks_the_session_and_it_opens_again(
+    open_stage: OpenStage,
+) -> None:
+    stage = await open_stage(StageOptions(limits=GenerationLimits(1, 4096)))
     call = stage.stub.Generate(request())
     _prefill, decode = await stage.legs()
     decode.send(decode_pb2.SessionResponse(step=decode_pb2.StepOutputs(handles=[1], choices=[])))
-    assert (await error_of(call)).reason == "DECODE_WORKER_LOST"
+    assert (await error_of(call)).reason == "ATTEMPTS_EXHAUSTED"
     async with asyncio.timeout(10):
         await stage.pool.wait_until(stage.router.has_pair)
     assert stage.decode[0].num_sessions == 2

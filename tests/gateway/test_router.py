@@ -10,6 +10,7 @@ import pytest
 from baton.v1 import worker_pb2
 from chassis.channel import open_channel
 from chassis.errors import Unavailable
+from gateway.circuit import RetryBudget
 from gateway.router import Demand, Router
 from gateway.session import Session
 from gateway.worker import Worker, WorkerIdentity
@@ -48,7 +49,7 @@ def worker(
         block_size=16,
     )
     channel = open_channel("127.0.0.1:1")
-    made = Worker(identity, channel)
+    made = Worker(identity, channel, RetryBudget())
     made.serving = True
     if role == DECODE:
         made.session = Session(channel, name, identity.boot_id)
@@ -163,32 +164,50 @@ async def test_one_token_needs_prefill_alone() -> None:
     assert route.decode is None
 
 
-@pytest.mark.parametrize(
-    ("missing", "reason"),
-    [(PREFILL, "NO_PREFILL_WORKER"), (DECODE, "NO_DECODE_WORKER")],
-    ids=["prefill", "decode"],
-)
-@pytest.mark.parametrize("flaw", ["absent", "not serving", "not accepting", "lost", "no session"])
-async def test_a_worker_that_is_not_ready_is_named_as_the_reason(
-    missing: worker_pb2.WorkerRole.ValueType, reason: str, flaw: str
-) -> None:
-    workers = [worker(PREFILL, "p"), worker(DECODE, "d")]
-    flawed = next(w for w in workers if w.identity.role == missing)
+FLAWS = ["absent", "not serving", "not accepting", "lost", "no session", "failing"]
+
+
+def spoil(workers: list[Worker], role: worker_pb2.WorkerRole.ValueType, flaw: str) -> None:
+    """Makes the worker of a role one that cannot be chosen."""
+    flawed = next(w for w in workers if w.identity.role == role)
     if flaw == "absent":
         workers.remove(flawed)
     elif flaw == "not serving":
         flawed.serving = False
     elif flaw == "not accepting":
         flawed.report(worker_pb2.WorkerLoad(accepting=False))
-    elif flaw == "lost" or missing == PREFILL:
+    elif flaw == "failing":
+        for _ in range(5):
+            flawed.circuit.failed(flawed.circuit.sent())
+    elif flaw == "lost" or role == PREFILL:
         flawed.lost.set()
     else:
         flawed.session = None
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+async def test_without_a_decode_worker_the_reason_is_given_at_once(flaw: str) -> None:
+    workers = [worker(PREFILL, "p"), worker(DECODE, "d")]
+    spoil(workers, DECODE, flaw)
     router = Router(Directory(*workers))
     assert not router.has_pair()
     with pytest.raises(Unavailable) as caught:
         router.choose(DEMAND)
-    assert caught.value.reason == reason
+    assert caught.value.reason == "NO_DECODE_WORKER"
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+@pytest.mark.parametrize("hand_off", [True, False])
+async def test_without_a_prefill_worker_decode_computes_the_prompt(
+    flaw: str, hand_off: bool
+) -> None:
+    workers = [worker(PREFILL, "p"), worker(DECODE, "d")]
+    spoil(workers, PREFILL, flaw)
+    router = Router(Directory(*workers))
+    assert not router.has_pair()
+    route = router.choose(Demand(100, 200, hand_off))
+    assert (route.prefill, route.decode) == (None, workers[-1])
+    assert router.max_context_tokens() == 1000
 
 
 async def test_the_context_is_that_of_the_roomiest_pair() -> None:

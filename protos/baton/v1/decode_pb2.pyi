@@ -140,9 +140,11 @@ class Submit(google.protobuf.message.Message):
     cache_salt: builtins.bytes
     """As in PrefillRequest."""
     prefill_address: builtins.str
-    """Address (host:port) of the prefill worker that holds the KV."""
+    """Address (host:port) of the prefill worker that holds the KV. Empty where none is left: this worker computes
+    the prompt itself (rule 5.5).
+    """
     prefill_boot_id: builtins.bytes
-    """Boot id (16 bytes) of that worker."""
+    """Boot id (16 bytes) of that worker, or empty."""
     traceparent: builtins.str
     """W3C traceparent of the gateway's decode leg."""
     tracestate: builtins.str
@@ -463,6 +465,7 @@ class Finished(google.protobuf.message.Message):
     KV_TRANSFER_FIELD_NUMBER: builtins.int
     PREEMPTIONS_FIELD_NUMBER: builtins.int
     UNFINISHED_CHOICES_FIELD_NUMBER: builtins.int
+    PROMPT_FIELD_NUMBER: builtins.int
     handle: builtins.int
     """The attempt's handle."""
     outcome: Global___Outcome.ValueType
@@ -481,6 +484,10 @@ class Finished(google.protobuf.message.Message):
     def unfinished_choices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Choices (indices) that did not end here and continue in a new attempt, for OUTCOME_PREEMPTED."""
 
+    @property
+    def prompt(self) -> Global___OwnPrompt:
+        """How the prompt went, where this worker computed it itself."""
+
     def __init__(
         self,
         *,
@@ -490,12 +497,46 @@ class Finished(google.protobuf.message.Message):
         kv_transfer: google.protobuf.duration_pb2.Duration | None = ...,
         preemptions: builtins.int = ...,
         unfinished_choices: collections.abc.Iterable[builtins.int] | None = ...,
+        prompt: Global___OwnPrompt | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_failure", b"_failure", "_kv_transfer", b"_kv_transfer", "failure", b"failure", "kv_transfer", b"kv_transfer"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_failure", b"_failure", "_kv_transfer", b"_kv_transfer", "failure", b"failure", "handle", b"handle", "kv_transfer", b"kv_transfer", "outcome", b"outcome", "preemptions", b"preemptions", "unfinished_choices", b"unfinished_choices"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_failure", b"_failure", "_kv_transfer", b"_kv_transfer", "_prompt", b"_prompt", "failure", b"failure", "kv_transfer", b"kv_transfer", "prompt", b"prompt"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_failure", b"_failure", "_kv_transfer", b"_kv_transfer", "_prompt", b"_prompt", "failure", b"failure", "handle", b"handle", "kv_transfer", b"kv_transfer", "outcome", b"outcome", "preemptions", b"preemptions", "prompt", b"prompt", "unfinished_choices", b"unfinished_choices"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_failure", b"_failure"]) -> typing.Literal["failure"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_kv_transfer", b"_kv_transfer"]) -> typing.Literal["kv_transfer"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_prompt", b"_prompt"]) -> typing.Literal["prompt"] | None: ...
 
 Global___Finished: typing_extensions.TypeAlias = Finished
+
+@typing.final
+class OwnPrompt(google.protobuf.message.Message):
+    """A prompt that a decode worker computed itself; what PrefillResponse says otherwise."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CACHED_TOKENS_FIELD_NUMBER: builtins.int
+    QUEUE_FIELD_NUMBER: builtins.int
+    COMPUTE_FIELD_NUMBER: builtins.int
+    cached_tokens: builtins.int
+    """Tokens whose KV was already in the prefix cache."""
+    @property
+    def queue(self) -> google.protobuf.duration_pb2.Duration:
+        """Arrival to the first chunk."""
+
+    @property
+    def compute(self) -> google.protobuf.duration_pb2.Duration:
+        """First chunk to first token."""
+
+    def __init__(
+        self,
+        *,
+        cached_tokens: builtins.int = ...,
+        queue: google.protobuf.duration_pb2.Duration | None = ...,
+        compute: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["compute", b"compute", "queue", b"queue"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cached_tokens", b"cached_tokens", "compute", b"compute", "queue", b"queue"]) -> None: ...
+
+Global___OwnPrompt: typing_extensions.TypeAlias = OwnPrompt

@@ -1,0 +1,180 @@
+"""Any worker may die at any moment: requests go on, and answers stay right (protocol 5)."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from baton.client import BatonClient
+from chassis.errors import Unavailable
+from tests.e2e.gateway_process import running_gateway
+from tests.e2e.metrics_page import read_counter
+from tests.e2e.service_process import ServiceProcess
+from tests.e2e.tiny_model import tiny_prompt
+from tests.e2e.worker_process import WorkerProcess, running
+
+POOL = ("--kv-memory-bytes", str(16 << 20))
+NUM_STREAMS = 8
+NUM_TOKENS = 200
+
+
+@dataclass(slots=True)
+class Stack:
+    """A gateway over its workers, by role; a worker can be killed and replaced."""
+
+    gateway: ServiceProcess
+    workers: dict[str, list[WorkerProcess]]
+    model: str
+    traces: Path
+    stack: ExitStack
+
+    def kill(self, role: str, index: int = 0) -> WorkerProcess:
+        worker = self.workers[role][index]
+        worker.signal(signal.SIGKILL)
+        worker.wait_exit()
+        return worker
+
+    def replace(self, role: str, index: int = 0) -> WorkerProcess:
+        """Another process where the killed one was."""
+        port = self.workers[role][index].port
+        worker = self.stack.enter_context(
+            running(role, *POOL, trace_directory=self.traces, model=self.model, port=port)
+        )
+        self.workers[role][index] = worker
+        return worker.wait_ready()
+
+
+@contextmanager
+def stack_of(model: str, traces: Path, num_prefill: int, num_decode: int) -> Iterator[Stack]:
+    with ExitStack() as stack:
+        roles = {"prefill": num_prefill, "decode": num_decode}
+        workers = {
+            role: [
+                stack.enter_context(running(role, *POOL, trace_directory=traces, model=model))
+                for _ in range(number)
+            ]
+            for role, number in roles.items()
+        }
+        for worker in (*workers["prefill"], *workers["decode"]):
+            worker.wait_ready()
+        gateway = stack.enter_context(
+            running_gateway(workers["prefill"], workers["decode"], traces, "--model", model)
+        )
+        yield Stack(gateway, workers, model, traces, stack)
+
+
+@pytest.fixture
+def pairs(tiny_model: str, tmp_path: Path) -> Iterator[Stack]:
+    """Two workers of each role."""
+    with stack_of(tiny_model, tmp_path, 2, 2) as stack:
+        yield stack
+
+
+@pytest.fixture
+def pair(tiny_model: str, tmp_path: Path) -> Iterator[Stack]:
+    """One worker of each role."""
+    with stack_of(tiny_model, tmp_path, 1, 1) as stack:
+        yield stack
+
+
+async def tokens_of(client: BatonClient, number: int) -> AsyncIterator[int]:
+    """A long answer, every other one drawn, token by token."""
+    stream = client.stream(
+        tiny_prompt(100, seed=number),
+        max_tokens=NUM_TOKENS,
+        temperature=0.8 if number % 2 else 0.0,
+        seed=number,
+        ignore_eos=True,
+    )
+    async for message in stream:
+        for delta in message.deltas:
+            for token_id in delta.token_ids:
+                yield token_id
+
+
+async def answer_of(client: BatonClient, number: int) -> list[int]:
+    return [token_id async for token_id in tokens_of(client, number)]
+
+
+async def answers(client: BatonClient) -> list[list[int]]:
+    return list(await asyncio.gather(*(answer_of(client, n) for n in range(NUM_STREAMS))))
+
+
+async def answer_telling(
+    then: "asyncio.Future[None]", client: BatonClient, number: int
+) -> list[int]:
+    """An answer; ``then`` is set once it is well under way."""
+    tokens: list[int] = []
+    async for token_id in tokens_of(client, number):
+        tokens.append(token_id)
+        if len(tokens) == 20 and not then.done():
+            then.set_result(None)
+    return tokens
+
+
+async def answers_while(client: BatonClient, stack: Stack, role: str) -> list[list[int]]:
+    """The same answers; a worker is killed once the first of them is under way."""
+    under_way: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    streams = [
+        asyncio.create_task(answer_telling(under_way, client, number))
+        for number in range(NUM_STREAMS)
+    ]
+    await under_way
+    await asyncio.to_thread(stack.kill, role)
+    return list(await asyncio.gather(*streams))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["decode", "prefill"])
+async def test_killed_in_mid_stream_a_worker_costs_no_answer_and_changes_none(
+    pairs: Stack, role: str
+) -> None:
+    async with BatonClient(pairs.gateway.address) as client:
+        expected = await answers(client)
+        assert await answers_while(client, pairs, role) == expected
+        await asyncio.to_thread(pairs.replace, role)
+        await asyncio.to_thread(pairs.kill, role, 1)
+        assert await answers(client) == expected
+
+
+@pytest.mark.slow
+async def test_without_prefill_workers_decode_computes_prompts_until_one_is_back(
+    pair: Stack,
+) -> None:
+    async with BatonClient(pair.gateway.address) as client:
+        expected = await answers(client)
+        assert await answers_while(client, pair, "prefill") == expected
+        assert await answers(client) == expected
+        counted = read_counter(pair.workers["decode"][0], "baton_local_prefills_total")
+        assert counted >= NUM_STREAMS
+        await asyncio.to_thread(pair.replace, "prefill")
+        async with asyncio.timeout(20):
+            while (await client.models())[0].prefill_workers != 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert await answers(client) == expected
+        assert read_counter(pair.workers["decode"][0], "baton_local_prefills_total") == counted
+
+
+@pytest.mark.slow
+async def test_without_decode_workers_the_client_hears_so_at_once_until_one_is_back(
+    pair: Stack,
+) -> None:
+    async with BatonClient(pair.gateway.address) as client:
+        expected = await answers(client)
+        under_way: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        stream = asyncio.create_task(answer_telling(under_way, client, 0))
+        await under_way
+        await asyncio.to_thread(pair.kill, "decode")
+        for refused in (stream, answer_of(client, 1)):
+            with pytest.raises(Unavailable) as caught:
+                await refused
+            assert caught.value.reason == "NO_DECODE_WORKER"
+        await asyncio.to_thread(pair.replace, "decode")
+        async with asyncio.timeout(20):
+            while (await client.models())[0].decode_workers != 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert await answers(client) == expected
