@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import time
 from dataclasses import replace
 
 from batonctl.ask_options import require_utf8
@@ -50,6 +51,7 @@ async def _ask(stack: Stack, plan: StackPlan, question: str) -> str | None:
         try:
             if await signals.interrupts(stack.wait_ready(START_TIMEOUT)):
                 return None
+            conversation.stack_ready = _seconds_since_the_command()
             if await signals.interrupts(conversation.stream()):
                 return None
         finally:
@@ -62,6 +64,8 @@ class _Question:
         self._address = address
         self._question = question
         self.request_id = ""
+        # Seconds since the command.
+        self.stack_ready = 0.0
 
     async def stream(self) -> None:
         """Prints the answer as it comes, then what it cost."""
@@ -74,12 +78,18 @@ class _Question:
         sampling = SamplingOptions(temperature=0.0, max_tokens=MAX_TOKENS)
         ask = AskOptions(self._address, timeout=REQUEST_TIMEOUT, sampling=sampling)
         answer = Answer()
+        first_words = 0.0
         print(f"\n> {self._question}\n", flush=True)
         async with BatonClient(self._address) as client:
             async for piece in stream_answer(client, [user(self._question)], ask):
                 answer.add(piece)
+                first_words = first_words or _seconds_since_the_command()
                 print("".join(delta.text for delta in piece.deltas), end="", flush=True)
-        print(f"\n\n{answer.statistics()}", flush=True)
+        print(f"\n\n{answer.statistics()}")
+        shown = f"{first_words:.1f} s after the command"
+        print(
+            f"first words {shown}, {self.stack_ready:.1f} s of them to start the stack", flush=True
+        )
         if answer.summary is None:
             raise CommandError("the answer ended without a summary", hint="report this as a bug")
         self.request_id = answer.summary.request_id
@@ -92,6 +102,14 @@ def _show_trace(request_id: str) -> None:
     # The services have stopped, so all of it is written.
     render_waterfall(load_trace(request_id, wait=TRACE_WAIT), trace_console())
     print("\n`baton up` keeps such a stack running; `baton chat` talks to it.")
+
+
+def _seconds_since_the_command() -> float:
+    """Since the kernel started this process: Python's own start counts for who waits."""
+    with open("/proc/self/stat") as file:
+        # The name, in parentheses, may hold anything; starttime is the 20th field after it.
+        ticks = int(file.read().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _with_local_trace(spec: ServiceSpec) -> ServiceSpec:

@@ -1,5 +1,7 @@
 """`baton demo`: what a new user sees first."""
 
+import re
+
 import pytest
 
 from tests.batonctl.command import baton
@@ -29,6 +31,9 @@ def test_demo_answers_and_shows_where_the_time_went() -> None:
     assert "scatter" in answer
     assert "first after" in answer
     assert "tokens/s" in answer
+    timing = re.search(r"first words (\S+) s after the command, (\S+) s of them", answer)
+    assert timing is not None
+    assert float(timing[1]) >= float(timing[2]) > 0
     assert [stage for stage in STAGES if stage not in "GenerateStream" + trace] == []
 
 
