@@ -1,6 +1,6 @@
 """An attempt as the decode engine sees it, and what a step tells about it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -8,6 +8,7 @@ from decode_svc.pace import Pace
 from engine.batch import Sample, SchedulerOutput
 from engine.request import Request, RequestStatus
 from engine.sampling_params import SamplingParams
+from kvtransfer.handoff import FirstSample
 from worker.leg import Leg
 
 
@@ -18,10 +19,10 @@ class Attempt:
     ``session`` and ``handle`` say where its tokens go.
     ``prompt_blocks`` hold the prompt in order, the first ``num_cached_blocks`` of them pinned from
     the prefix cache. ``spare_blocks`` will become private copies of the partial last block.
-    ``requests`` are the choices that go on here, from ``join`` on. ``released`` means that the
-    prefill worker answered Released(alive): only then may tokens leave and blocks be shared
-    (protocol 3.6). ``prompt`` is set while this worker computes the prompt itself, which needs
-    nobody's word (protocol 5.5).
+    ``requests`` are the choices that go on here, from ``join`` on; the gateway wants none of the
+    ``dropped`` ones any more. ``released`` means that the prefill worker answered
+    Released(alive): only then may tokens leave and blocks be shared (protocol 3.6). ``prompt`` is
+    set while this worker computes the prompt itself, which needs nobody's word (protocol 5.5).
     """
 
     attempt_id: bytes
@@ -40,6 +41,7 @@ class Attempt:
     spare_blocks: list[int] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     released: bool = False
+    dropped: set[int] = field(default_factory=set)
     pace: Pace = field(default_factory=Pace)
 
     @classmethod
@@ -69,6 +71,17 @@ class Attempt:
     @property
     def is_finished(self) -> bool:
         return all(request.status.is_finished for request in self.requests)
+
+    def drop(self, choices: Collection[int]) -> None:
+        """These choices are not wanted any more, whatever has become of them."""
+        self.dropped.update(choices)
+        for request in self.requests:
+            if request.choices[0] in choices and not request.status.is_finished:
+                request.status = RequestStatus.FINISHED_CANCELLED
+
+    def wants(self, first: FirstSample) -> bool:
+        """Whether a choice goes on after its first token."""
+        return not first.finished and first.choice not in self.dropped
 
     @property
     def unfinished_choices(self) -> tuple[int, ...]:

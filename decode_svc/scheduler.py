@@ -1,6 +1,6 @@
 """Decides which choices compute in a step, and which blocks attempts hold meanwhile."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from decode_svc.attempt import Attempt, DecodePlan, DecodeProgress, Grant, Prompted, Row
 from decode_svc.sequences import choice_request, prompt_request
@@ -16,14 +16,12 @@ from worker.waiting_line import WaitingLine
 class DecodeScheduler:
     """Continuous batching of attempts whose KV arrives from elsewhere, or is computed here.
 
-    An attempt is in exactly one of four stages, each in order of entry:
+    Engine thread only. An attempt is in exactly one of four stages, each in order of entry:
 
         waiting    no blocks; continuations first, else nobody overtakes (protocol 5.4)
         pulling    its cached prefix pinned, the rest of its prompt reserved
         computing  instead of pulling: its prompt takes what the running ones leave of a step
         running    in every step, until its choices have finished and it is released
-
-    Belongs to the engine thread.
     """
 
     def __init__(
@@ -77,8 +75,13 @@ class DecodeScheduler:
         attempt.released = True
         for request in attempt.requests:
             self._publish(attempt, request, first_block=0)
-            self._free_finished(request)
-        self._forget_finished(attempt)
+        self._let_go(attempt)
+
+    def drop(self, attempt: Attempt, choices: Collection[int]) -> None:
+        """Computes these choices no further; legal in every stage, also for choices that ended."""
+        attempt.drop(choices)
+        if attempt.released:
+            self._let_go(attempt)
 
     def schedule(self) -> DecodePlan:
         """Plans a step and hands out room. Who finds none preempts the youngest (maybe itself)."""
@@ -127,7 +130,7 @@ class DecodeScheduler:
                 self._blocks.release(attempt.spare_blocks)
                 attempt.prompt_blocks, attempt.spare_blocks = [], []
         if (attempt := self._running.pop(attempt_id, None)) is not None:
-            self._free(attempt)
+            self._free(attempt.requests)
 
     def lift_fence(self, block_ids: Sequence[int]) -> None:
         self._blocks.lift_fence(block_ids)
@@ -195,7 +198,7 @@ class DecodeScheduler:
         """Makes the prompt's blocks those of the choices that its first tokens did not end."""
         self._running[attempt.attempt_id] = attempt
         self._blocks.activate(attempt.spare_blocks)
-        going_on = [first for first in first_samples if not first.finished]
+        going_on = [first for first in first_samples if attempt.wants(first)]
         copies = []
         for first in going_on[1:]:
             table, copy = self._fork(attempt)
@@ -235,7 +238,7 @@ class DecodeScheduler:
         for request in attempt.requests:
             if not request.status.is_finished:
                 request.status = RequestStatus.PREEMPTED
-        self._free(attempt)
+        self._free(attempt.requests)
         return attempt
 
     def _advance(self, part: ScheduledRequest, attempt: Attempt, sample: Sample) -> Row:
@@ -246,8 +249,7 @@ class DecodeScheduler:
         if attempt.released:
             self._publish(attempt, request, first_block)
             if request.status.is_finished:
-                self._free_finished(request)
-                self._forget_finished(attempt)
+                self._let_go(attempt)
         return Row(attempt, sample.choice, request.num_output_tokens - 1, sample, request.status)
 
     def _advance_prompt(self, part: ScheduledRequest, attempt: Attempt) -> None:
@@ -270,7 +272,7 @@ class DecodeScheduler:
             rows.append(Row(attempt, sample.choice, index, sample, finish or RequestStatus.RUNNING))
             firsts.append(FirstSample(sample.choice, sample.token_id, finish is not None))
         copies = self._go_on(attempt, firsts)
-        self._forget_finished(attempt)
+        self._let_go(attempt)
         return rows, copies
 
     def _publish(self, attempt: Attempt, request: Request, first_block: int) -> None:
@@ -284,16 +286,13 @@ class DecodeScheduler:
         for index in range(first_block, num_full):
             self._blocks.register(request.block_table[index], request.block_hashes[index])
 
-    def _free_finished(self, request: Request) -> None:
-        if request.status.is_finished:
-            self._blocks.release(request.block_table)
-            request.block_table = []
-
-    def _forget_finished(self, attempt: Attempt) -> None:
+    def _let_go(self, attempt: Attempt) -> None:
+        """Frees the choices that have finished, and forgets the attempt with the last one."""
+        self._free(request for request in attempt.requests if request.status.is_finished)
         if attempt.is_finished:
             self._running.pop(attempt.attempt_id, None)
 
-    def _free(self, attempt: Attempt) -> None:
-        for request in attempt.requests:
+    def _free(self, requests: Iterable[Request]) -> None:
+        for request in requests:
             self._blocks.release(request.block_table)
             request.block_table = []

@@ -59,7 +59,7 @@ class Session:
                 case "submit":
                     self._submit(number, request.submit)
                 case "cancel":
-                    self._worker.cancel(number, request.cancel.handle)
+                    self._worker.cancel(number, request.cancel.handle, request.cancel.choices)
                 case "pair":
                     self._worker.pairings.begin(request.pair)
                 case other:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from baton.v1 import decode_pb2
@@ -88,6 +88,13 @@ class DecodeStepper:
         self._scheduler.release(attempt.attempt_id)
         self._rows += rows
         if attempt.is_finished:
+            self._finished.append(attempt)
+
+    def drop(self, attempt: Attempt, choices: Collection[int]) -> None:
+        """Computes these choices no further; the attempt ends with its last choice."""
+        had_ended = attempt.is_finished
+        self._scheduler.drop(attempt, choices)
+        if attempt.released and attempt.is_finished and not had_ended:
             self._finished.append(attempt)
 
     def remove(self, attempt: Attempt, still_written: Sequence[int]) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -165,11 +165,14 @@ class DecodeWorker:
         """Whether a handle stands for an attempt that is not over."""
         return self._jobs.find_handle(session, handle) is not None
 
-    def cancel(self, session: int, handle: int) -> None:
-        """Answers Finished(cancelled), also for an attempt that is unknown or over."""
-        if (job := self._jobs.find_handle(session, handle)) is not None:
+    def cancel(self, session: int, handle: int, choices: Sequence[int]) -> None:
+        """Stops ``choices``; without any, answers Finished(cancelled) whatever the handle."""
+        job = self._jobs.find_handle(session, handle)
+        if choices and job is not None:
+            self._engine.post(lambda: self._stepper.drop(job.attempt, choices))
+        elif job is not None:
             self._cancel(job)
-        else:
+        elif not choices:
             finished = decode_pb2.Finished(handle=handle, outcome=decode_pb2.OUTCOME_CANCELLED)
             self._outboxes[session].put(decode_pb2.SessionResponse(finished=finished))
 
@@ -222,7 +225,8 @@ class DecodeWorker:
         for attempt in events.preempted:
             self._tell(attempt, self._on_preempted)
         for attempt in events.failed:
-            self._tell(attempt, self._on_step_failed)
+            error = Internal("the engine failed to compute a step", reason="STEP_FAILED")
+            self._tell(attempt, partial(self._fail, error=error))
         self._post_load(events.load)
 
     def _tell(self, attempt: Attempt, news: Callable[[DecodeJob], None]) -> None:
@@ -240,9 +244,6 @@ class DecodeWorker:
     def _on_preempted(self, job: DecodeJob) -> None:
         job.preemptions += 1
         self._end(job, outcome.preempted(job), None)
-
-    def _on_step_failed(self, job: DecodeJob) -> None:
-        self._fail(job, Internal("the engine failed to compute a step", reason="STEP_FAILED"))
 
     # Ends.
 

@@ -16,6 +16,7 @@ class RequestStatus(enum.Enum):
     FINISHED_EOS = enum.auto()
     FINISHED_STOP = enum.auto()
     FINISHED_LENGTH = enum.auto()
+    FINISHED_CANCELLED = enum.auto()
 
     @property
     def is_finished(self) -> bool:

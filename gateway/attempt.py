@@ -115,6 +115,7 @@ class Attempt:
             self._owner.committed(num_committed)
             if receiver.finish is not None:
                 self._conclude()
+                self._stop_choice(receiver)
 
     def decode_finished(self, finished: decode_pb2.Finished) -> None:
         """See DecodeSink."""
@@ -258,6 +259,12 @@ class Attempt:
         for choice in self.choices:
             choice.forget_early()
         self._owner.attempt_over(self, error)
+
+    def _stop_choice(self, choice: Choice) -> None:
+        """Tells the decode worker of an end that it does not know, while other choices go on."""
+        if choice.was_stopped_here and self._decode is not None:
+            session, handle = self._decode
+            session.cancel_choice(handle, choice.index)
 
     def _stop_decode(self) -> None:
         if self._decode is not None:

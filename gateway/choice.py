@@ -63,10 +63,10 @@ class Choice:
         A token that comes early waits for the ones before it, one that is known already is dropped.
         """
         next_index = len(self.token_ids)
+        if index < next_index or self.finish is not None:
+            return 0
         if index > next_index:
             self._early[index] = _Received(token_id, logprobs, finish)
-            return 0
-        if index < next_index or self.finish is not None:
             return 0
         self._commit(token_id, logprobs, finish)
         while self._early and self.finish is None:
@@ -74,6 +74,8 @@ class Choice:
             if received is None:
                 break
             self._commit(*received)
+        if self.finish is not None:
+            self._early.clear()
         return len(self.token_ids) - next_index
 
     def forget_early(self) -> None:

@@ -121,6 +121,12 @@ class Session:
         if self._sinks.pop(handle, None) is not None and self.is_open:
             self._send(decode_pb2.SessionRequest(cancel=decode_pb2.Cancel(handle=handle)))
 
+    def cancel_choice(self, handle: int, choice: int) -> None:
+        """Stops one choice of an attempt whose others go on. Legal at any time, and twice."""
+        if handle in self._sinks and self.is_open:
+            cancel = decode_pb2.Cancel(handle=handle, choices=[choice])
+            self._send(decode_pb2.SessionRequest(cancel=cancel))
+
     def _send(self, message: decode_pb2.SessionRequest) -> None:
         self._outgoing.append(message)
         self._has_outgoing.set()

@@ -215,3 +215,66 @@ def test_an_idle_engine_tells_only_what_changed() -> None:
     assert len(bench.events) == 1
     bench.step()
     assert len(bench.events) == 1
+
+
+TWO = (FirstSample(0, 50), FirstSample(1, 51))
+
+
+def test_a_dropped_choice_is_computed_no_further_and_the_other_one_is() -> None:
+    bench = Bench()
+    attempt = bench.join("a", max_tokens=3, first=TWO)
+    bench.stepper.release(attempt)
+    bench.step()
+    bench.stepper.drop(attempt, [1])
+    bench.stepper.drop(attempt, [1])
+    bench.step()
+    last = bench.events[-1].outputs[1]
+    assert (list(last.choices), len(last.finishes)) == ([0], 1)
+    assert bench.finished == [attempt]
+    assert bench.blocks.num_available == bench.blocks.num_blocks
+
+
+def test_an_attempt_ends_with_the_last_choice_that_is_dropped() -> None:
+    bench = Bench()
+    attempt = bench.join("a", first=TWO)
+    bench.stepper.release(attempt)
+    bench.step()
+    for choice in (0, 1):
+        bench.stepper.drop(attempt, [choice])
+    assert not bench.step()
+    assert bench.finished == [attempt]
+    assert bench.blocks.num_available == bench.blocks.num_blocks
+
+
+def test_a_choice_dropped_before_the_release_gives_its_blocks_back_at_the_release() -> None:
+    bench = Bench()
+    attempt = bench.join("a", first=TWO)
+    bench.step()
+    bench.stepper.drop(attempt, [0, 1])
+    assert not bench.step()
+    bench.stepper.release(attempt)
+    bench.step()
+    assert bench.finished == [attempt]
+    assert bench.blocks.num_available == bench.blocks.num_blocks
+
+
+def test_a_choice_dropped_before_its_prompt_has_arrived_never_runs() -> None:
+    bench = Bench()
+    attempt = Attempt(
+        attempt_id=b"a" * 16,
+        session=1,
+        handle=1,
+        token_ids=[9] * 6,
+        num_prompt_tokens=6,
+        params=SamplingParams(max_tokens=100),
+        choices=(0, 1),
+        cache_salt=b"",
+        block_hashes=hash_blocks([9] * 6, BLOCK_SIZE),
+    )
+    bench.stepper.add(attempt)
+    bench.stepper.drop(attempt, [0])
+    bench.stepper.step()
+    bench.stepper.join(attempt, TWO)
+    bench.stepper.release(attempt)
+    bench.step()
+    assert list(bench.events[-1].outputs[1].choices) == [1]

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -87,6 +88,17 @@ async def test_a_cancelled_request_gives_every_block_back(
     await client.cancel(attempt)
     assert (await attempt.outcome()).outcome == decode_pb2.OUTCOME_CANCELLED
     await busy.result()
+    await client.all_blocks_back()
+
+
+async def test_a_choice_that_is_cancelled_stops_and_the_others_go_on(client: SplitClient) -> None:
+    options: dict[str, Any] = {"temperature": 1.0, "seed": 8, "ignore_eos": True}
+    attempt = await client.begin(prompt(40, seed=90), choices=(0, 1), max_tokens=200, **options)
+    await attempt.stepped.wait()
+    await client.send(cancel=decode_pb2.Cancel(handle=attempt.handle, choices=[1]))
+    tokens = await attempt.result()
+    assert len(tokens[0]) == 200
+    assert len(tokens[1]) < 200
     await client.all_blocks_back()
 
 

@@ -167,6 +167,7 @@ class SubmitCall:
     ) -> None:
         self.submit = submit
         self.cancelled = asyncio.Event()
+        self.cancelled_choices: asyncio.Queue[int] = asyncio.Queue()
         self.send = send
 
     def tokens(
@@ -248,6 +249,9 @@ class ScriptedDecode(ScriptedWorker, decode_pb2_grpc.DecodeServiceServicer):
                 self.calls.put_nowait(call)
             elif request.HasField("pair"):
                 self.pairs.put_nowait(request.pair)
+            elif request.cancel.choices:
+                for choice in request.cancel.choices:
+                    calls[request.cancel.handle].cancelled_choices.put_nowait(choice)
             else:
                 calls[request.cancel.handle].cancelled.set()
                 calls[request.cancel.handle].finished(decode_pb2.OUTCOME_CANCELLED)

@@ -44,6 +44,15 @@ def test_nothing_is_committed_after_the_end(tokenizer: Tokenizer) -> None:
     assert choice.token_ids == [100]
 
 
+def test_nothing_is_kept_after_the_end(tokenizer: Tokenizer) -> None:
+    choice = make_choice(tokenizer)
+    choice.receive(2, 102, None, None)
+    choice.receive(0, 100, None, LENGTH)
+    for index in range(1, 100):
+        choice.receive(index, 100, None, None)
+    assert not choice._early
+
+
 def test_early_tokens_of_a_failed_attempt_are_forgotten(tokenizer: Tokenizer) -> None:
     choice = make_choice(tokenizer)
     choice.receive(1, 999, None, None)

@@ -141,3 +141,25 @@ async def test_the_trace_goes_on_in_both_legs(stage: Stage) -> None:
     assert stage.prefill[0].metadata["x-request-id"] == request_id
     call.cancel()
     await asyncio.wait_for(prefill.over.wait(), 10)
+
+
+async def test_a_choice_that_stops_here_stops_on_decode_while_others_go_on(
+    stage: Stage, tokenizer: Tokenizer
+) -> None:
+    words = tokenizer.encode("one two three", add_special_tokens=False)
+    call = stage.stub.Generate(request(max_tokens=9, n=2, stop=["two"]))
+    prefill, decode = await stage.legs()
+    prefill.answer(words[0])
+    decode.tokens([words[1]], 1, choice=1)
+    assert await asyncio.wait_for(decode.cancelled_choices.get(), 10) == 1
+    # What was on its way is nobody's, and the other choice has its own end.
+    decode.tokens([words[2], words[2]], 2, choice=1)
+    decode.tokens([words[2]], 1, LENGTH, choice=0)
+    decode.finished(decode_pb2.OUTCOME_COMPLETED)
+    prefill.release()
+    answer = await call
+    assert [list(choice.token_ids) for choice in answer.choices] == [
+        [words[0], words[2]],
+        [words[0], words[1]],
+    ]
+    assert decode.cancelled_choices.empty()

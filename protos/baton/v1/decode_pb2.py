@@ -26,15 +26,15 @@ from baton.v1 import generation_pb2 as baton_dot_v1_dot_generation__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x62\x61ton/v1/decode.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\x1a\x1egoogle/protobuf/duration.proto\"\xa5\x01\n\x0eSessionRequest\x12 \n\x05hello\x18\x01 \x01(\x0b\x32\x0f.baton.v1.HelloH\x00\x12\"\n\x06submit\x18\x02 \x01(\x0b\x32\x10.baton.v1.SubmitH\x00\x12\"\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32\x10.baton.v1.CancelH\x00\x12\x1e\n\x04pair\x18\x04 \x01(\x0b\x32\x0e.baton.v1.PairH\x00\x42\t\n\x07message\"\x18\n\x05Hello\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\x0c\"\xe0\x02\n\x06Submit\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x12\n\nattempt_id\x18\x02 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x19\n\x11num_prompt_tokens\x18\x04 \x01(\r\x12\x0f\n\x07\x63hoices\x18\x05 \x03(\r\x12*\n\x08sampling\x18\x06 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12\x12\n\ncache_salt\x18\x07 \x01(\x0c\x12\x17\n\x0fprefill_address\x18\x08 \x01(\t\x12\x17\n\x0fprefill_boot_id\x18\t \x01(\x0c\x12+\n\x08\x64\x65\x61\x64line\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0btraceparent\x18\x0b \x01(\t\x12\x12\n\ntracestate\x18\x0c \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\r \x01(\t\x12\x15\n\reos_token_ids\x18\x15 \x03(\rJ\x04\x08\x0e\x10\x15\"\x18\n\x06\x43\x61ncel\x12\x0e\n\x06handle\x18\x01 \x01(\r\"8\n\x04Pair\x12\x17\n\x0fprefill_address\x18\x01 \x01(\t\x12\x17\n\x0fprefill_boot_id\x18\x02 \x01(\x0c\"\xb9\x01\n\x0fSessionResponse\x12$\n\x07welcome\x18\x01 \x01(\x0b\x32\x11.baton.v1.WelcomeH\x00\x12&\n\x08rejected\x18\x02 \x01(\x0b\x32\x12.baton.v1.RejectedH\x00\x12%\n\x04step\x18\x03 \x01(\x0b\x32\x15.baton.v1.StepOutputsH\x00\x12&\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x12.baton.v1.FinishedH\x00\x42\t\n\x07message\"\x1a\n\x07Welcome\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\x0c\">\n\x08Rejected\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\"\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x11.baton.v1.Failure\"}\n\x07\x46\x61ilure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x33\n\x0bretry_delay\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationH\x00\x88\x01\x01\x42\x0e\n\x0c_retry_delay\"\xa3\x01\n\x0bStepOutputs\x12\x0f\n\x07handles\x18\x01 \x03(\r\x12\x0f\n\x07\x63hoices\x18\x02 \x03(\r\x12\x0f\n\x07indices\x18\x03 \x03(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\'\n\x08logprobs\x18\x05 \x03(\x0b\x32\x15.baton.v1.RowLogprobs\x12%\n\x08\x66inishes\x18\x06 \x03(\x0b\x32\x13.baton.v1.RowFinish\"E\n\x0bRowLogprobs\x12\x0b\n\x03row\x18\x01 \x01(\r\x12)\n\x08logprobs\x18\x02 \x01(\x0b\x32\x17.baton.v1.TokenLogprobs\">\n\tRowFinish\x12\x0b\n\x03row\x18\x01 \x01(\r\x12$\n\x06\x66inish\x18\x02 \x01(\x0b\x32\x14.baton.v1.FinishInfo\"\x9e\x02\n\x08\x46inished\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\"\n\x07outcome\x18\x02 \x01(\x0e\x32\x11.baton.v1.Outcome\x12\'\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x11.baton.v1.FailureH\x00\x88\x01\x01\x12\x33\n\x0bkv_transfer\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationH\x01\x88\x01\x01\x12\x13\n\x0bpreemptions\x18\x05 \x01(\r\x12\x1a\n\x12unfinished_choices\x18\x06 \x03(\r\x12(\n\x06prompt\x18\x07 \x01(\x0b\x32\x13.baton.v1.OwnPromptH\x02\x88\x01\x01\x42\n\n\x08_failureB\x0e\n\x0c_kv_transferB\t\n\x07_prompt\"x\n\tOwnPrompt\x12\x15\n\rcached_tokens\x18\x01 \x01(\r\x12(\n\x05queue\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x63ompute\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration*{\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n\x11OUTCOME_COMPLETED\x10\x01\x12\x15\n\x11OUTCOME_CANCELLED\x10\x02\x12\x15\n\x11OUTCOME_PREEMPTED\x10\x03\x12\x12\n\x0eOUTCOME_FAILED\x10\x04\x32S\n\rDecodeService\x12\x42\n\x07Session\x12\x18.baton.v1.SessionRequest\x1a\x19.baton.v1.SessionResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x62\x61ton/v1/decode.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\x1a\x1egoogle/protobuf/duration.proto\"\xa5\x01\n\x0eSessionRequest\x12 \n\x05hello\x18\x01 \x01(\x0b\x32\x0f.baton.v1.HelloH\x00\x12\"\n\x06submit\x18\x02 \x01(\x0b\x32\x10.baton.v1.SubmitH\x00\x12\"\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32\x10.baton.v1.CancelH\x00\x12\x1e\n\x04pair\x18\x04 \x01(\x0b\x32\x0e.baton.v1.PairH\x00\x42\t\n\x07message\"\x18\n\x05Hello\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\x0c\"\xe0\x02\n\x06Submit\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x12\n\nattempt_id\x18\x02 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x19\n\x11num_prompt_tokens\x18\x04 \x01(\r\x12\x0f\n\x07\x63hoices\x18\x05 \x03(\r\x12*\n\x08sampling\x18\x06 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12\x12\n\ncache_salt\x18\x07 \x01(\x0c\x12\x17\n\x0fprefill_address\x18\x08 \x01(\t\x12\x17\n\x0fprefill_boot_id\x18\t \x01(\x0c\x12+\n\x08\x64\x65\x61\x64line\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0btraceparent\x18\x0b \x01(\t\x12\x12\n\ntracestate\x18\x0c \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\r \x01(\t\x12\x15\n\reos_token_ids\x18\x15 \x03(\rJ\x04\x08\x0e\x10\x15\")\n\x06\x43\x61ncel\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x0f\n\x07\x63hoices\x18\x02 \x03(\r\"8\n\x04Pair\x12\x17\n\x0fprefill_address\x18\x01 \x01(\t\x12\x17\n\x0fprefill_boot_id\x18\x02 \x01(\x0c\"\xb9\x01\n\x0fSessionResponse\x12$\n\x07welcome\x18\x01 \x01(\x0b\x32\x11.baton.v1.WelcomeH\x00\x12&\n\x08rejected\x18\x02 \x01(\x0b\x32\x12.baton.v1.RejectedH\x00\x12%\n\x04step\x18\x03 \x01(\x0b\x32\x15.baton.v1.StepOutputsH\x00\x12&\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x12.baton.v1.FinishedH\x00\x42\t\n\x07message\"\x1a\n\x07Welcome\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\x0c\">\n\x08Rejected\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\"\n\x07\x66\x61ilure\x18\x02 \x01(\x0b\x32\x11.baton.v1.Failure\"}\n\x07\x46\x61ilure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x33\n\x0bretry_delay\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationH\x00\x88\x01\x01\x42\x0e\n\x0c_retry_delay\"\xa3\x01\n\x0bStepOutputs\x12\x0f\n\x07handles\x18\x01 \x03(\r\x12\x0f\n\x07\x63hoices\x18\x02 \x03(\r\x12\x0f\n\x07indices\x18\x03 \x03(\r\x12\x11\n\ttoken_ids\x18\x04 \x03(\r\x12\'\n\x08logprobs\x18\x05 \x03(\x0b\x32\x15.baton.v1.RowLogprobs\x12%\n\x08\x66inishes\x18\x06 \x03(\x0b\x32\x13.baton.v1.RowFinish\"E\n\x0bRowLogprobs\x12\x0b\n\x03row\x18\x01 \x01(\r\x12)\n\x08logprobs\x18\x02 \x01(\x0b\x32\x17.baton.v1.TokenLogprobs\">\n\tRowFinish\x12\x0b\n\x03row\x18\x01 \x01(\r\x12$\n\x06\x66inish\x18\x02 \x01(\x0b\x32\x14.baton.v1.FinishInfo\"\x9e\x02\n\x08\x46inished\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\"\n\x07outcome\x18\x02 \x01(\x0e\x32\x11.baton.v1.Outcome\x12\'\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x11.baton.v1.FailureH\x00\x88\x01\x01\x12\x33\n\x0bkv_transfer\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationH\x01\x88\x01\x01\x12\x13\n\x0bpreemptions\x18\x05 \x01(\r\x12\x1a\n\x12unfinished_choices\x18\x06 \x03(\r\x12(\n\x06prompt\x18\x07 \x01(\x0b\x32\x13.baton.v1.OwnPromptH\x02\x88\x01\x01\x42\n\n\x08_failureB\x0e\n\x0c_kv_transferB\t\n\x07_prompt\"x\n\tOwnPrompt\x12\x15\n\rcached_tokens\x18\x01 \x01(\r\x12(\n\x05queue\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07\x63ompute\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration*{\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n\x11OUTCOME_COMPLETED\x10\x01\x12\x15\n\x11OUTCOME_CANCELLED\x10\x02\x12\x15\n\x11OUTCOME_PREEMPTED\x10\x03\x12\x12\n\x0eOUTCOME_FAILED\x10\x04\x32S\n\rDecodeService\x12\x42\n\x07Session\x12\x18.baton.v1.SessionRequest\x1a\x19.baton.v1.SessionResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.decode_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OUTCOME']._serialized_start=1846
-  _globals['_OUTCOME']._serialized_end=1969
+  _globals['_OUTCOME']._serialized_start=1863
+  _globals['_OUTCOME']._serialized_end=1986
   _globals['_SESSIONREQUEST']._serialized_start=95
   _globals['_SESSIONREQUEST']._serialized_end=260
   _globals['_HELLO']._serialized_start=262
@@ -42,27 +42,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUBMIT']._serialized_start=289
   _globals['_SUBMIT']._serialized_end=641
   _globals['_CANCEL']._serialized_start=643
-  _globals['_CANCEL']._serialized_end=667
-  _globals['_PAIR']._serialized_start=669
-  _globals['_PAIR']._serialized_end=725
-  _globals['_SESSIONRESPONSE']._serialized_start=728
-  _globals['_SESSIONRESPONSE']._serialized_end=913
-  _globals['_WELCOME']._serialized_start=915
-  _globals['_WELCOME']._serialized_end=941
-  _globals['_REJECTED']._serialized_start=943
-  _globals['_REJECTED']._serialized_end=1005
-  _globals['_FAILURE']._serialized_start=1007
-  _globals['_FAILURE']._serialized_end=1132
-  _globals['_STEPOUTPUTS']._serialized_start=1135
-  _globals['_STEPOUTPUTS']._serialized_end=1298
-  _globals['_ROWLOGPROBS']._serialized_start=1300
-  _globals['_ROWLOGPROBS']._serialized_end=1369
-  _globals['_ROWFINISH']._serialized_start=1371
-  _globals['_ROWFINISH']._serialized_end=1433
-  _globals['_FINISHED']._serialized_start=1436
-  _globals['_FINISHED']._serialized_end=1722
-  _globals['_OWNPROMPT']._serialized_start=1724
-  _globals['_OWNPROMPT']._serialized_end=1844
-  _globals['_DECODESERVICE']._serialized_start=1971
-  _globals['_DECODESERVICE']._serialized_end=2054
+  _globals['_CANCEL']._serialized_end=684
+  _globals['_PAIR']._serialized_start=686
+  _globals['_PAIR']._serialized_end=742
+  _globals['_SESSIONRESPONSE']._serialized_start=745
+  _globals['_SESSIONRESPONSE']._serialized_end=930
+  _globals['_WELCOME']._serialized_start=932
+  _globals['_WELCOME']._serialized_end=958
+  _globals['_REJECTED']._serialized_start=960
+  _globals['_REJECTED']._serialized_end=1022
+  _globals['_FAILURE']._serialized_start=1024
+  _globals['_FAILURE']._serialized_end=1149
+  _globals['_STEPOUTPUTS']._serialized_start=1152
+  _globals['_STEPOUTPUTS']._serialized_end=1315
+  _globals['_ROWLOGPROBS']._serialized_start=1317
+  _globals['_ROWLOGPROBS']._serialized_end=1386
+  _globals['_ROWFINISH']._serialized_start=1388
+  _globals['_ROWFINISH']._serialized_end=1450
+  _globals['_FINISHED']._serialized_start=1453
+  _globals['_FINISHED']._serialized_end=1739
+  _globals['_OWNPROMPT']._serialized_start=1741
+  _globals['_OWNPROMPT']._serialized_end=1861
+  _globals['_DECODESERVICE']._serialized_start=1988
+  _globals['_DECODESERVICE']._serialized_end=2071
 # @@protoc_insertion_point(module_scope)

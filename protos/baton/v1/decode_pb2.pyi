@@ -196,19 +196,25 @@ Global___Submit: typing_extensions.TypeAlias = Submit
 
 @typing.final
 class Cancel(google.protobuf.message.Message):
-    """Stops an attempt."""
+    """Stops an attempt, or some choices of it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     HANDLE_FIELD_NUMBER: builtins.int
+    CHOICES_FIELD_NUMBER: builtins.int
     handle: builtins.int
     """The attempt's handle."""
+    @property
+    def choices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Only these choices (indices), while others go on; not answered. Empty: the whole attempt."""
+
     def __init__(
         self,
         *,
         handle: builtins.int = ...,
+        choices: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["handle", b"handle"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["choices", b"choices", "handle", b"handle"]) -> None: ...
 
 Global___Cancel: typing_extensions.TypeAlias = Cancel
 
