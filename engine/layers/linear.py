@@ -1,12 +1,14 @@
 """Matrix multiplication by a weight, with an optional bias."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch.nn import functional
 
 from engine.kernels.int4_linear import Int4Weight, int4_linear, int4_linear_dequantizing
 from engine.kernels.int8_linear import Int8Weight, int8_linear, int8_linear_dequantizing
+from engine.kernels.invariant_rows import multiply_in_counts
 from engine.kernels.packed_linear import pack_weight, packed_linear
 from engine.kernels.select import select_gemm
 
@@ -53,6 +55,23 @@ class PackedLinear(Linear):
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         return _present(self._weight, self._bias)
+
+
+class InvariantLinear(Linear):
+    """Another layer, computed so that a row comes out the same whatever rows come with it."""
+
+    __slots__ = ("_linear", "_row_counts")
+
+    def __init__(self, linear: Linear, row_counts: Sequence[int]) -> None:
+        """``row_counts`` are those at which ``linear`` is invariant, ascending."""
+        self._linear = linear
+        self._row_counts = row_counts
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return multiply_in_counts(self._linear, x, self._row_counts)
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        return self._linear.tensors()
 
 
 class Q4Linear(Linear):

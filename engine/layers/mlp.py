@@ -17,7 +17,14 @@ class SwiGluMlp:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = self._gate_up(x).chunk(2, dim=-1)
-        return self._down(functional.silu(gate).mul_(up))
+        return self._down(_silu(gate).mul_(up))
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         return (*self._gate_up.tensors(), *self._down.tensors())
+
+
+def _silu(x: torch.Tensor) -> torch.Tensor:
+    """torch rounds the last few elements of a float32 array in another way than the others."""
+    if x.dtype == torch.float32:
+        return x / (-x).exp_().add_(1.0)
+    return functional.silu(x)

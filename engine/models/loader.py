@@ -9,11 +9,19 @@ from engine.config import ModelConfig
 from engine.errors import UnsupportedModelError
 from engine.kernels.int4_linear import Int4Weight
 from engine.kernels.int8_linear import Int8Weight
+from engine.kernels.invariant_rows import HEAD_ROW_COUNTS, ROW_COUNTS, invariant_row_counts
 from engine.kernels.packed_linear import packing_works
 from engine.kernels.select import select_gemm
 from engine.layers.attention import Attention
 from engine.layers.embedding import DenseVocabulary, Q8Vocabulary, Vocabulary
-from engine.layers.linear import DenseLinear, Linear, PackedLinear, Q4Linear, Q8Linear
+from engine.layers.linear import (
+    DenseLinear,
+    InvariantLinear,
+    Linear,
+    PackedLinear,
+    Q4Linear,
+    Q8Linear,
+)
 from engine.layers.mlp import SwiGluMlp
 from engine.layers.rms_norm import RmsNorm
 from engine.layers.rotary import Rotary
@@ -40,6 +48,7 @@ class _ModelLoader:
         self._dtype = dtype
         self._quantization = quantization
         self._rotary = Rotary(checkpoint.config, dtype)
+        self._row_counts: dict[torch.Size, tuple[int, ...]] = {}
 
     def load(self) -> DecoderModel:
         layers = [self._layer(index) for index in range(self._config.num_layers)]
@@ -104,9 +113,28 @@ class _ModelLoader:
                 f'{GROUP_SIZE}, which quantization "q4" needs'
             )
 
-    def _dense_linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+    def _dense_linear(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        row_counts: Sequence[int] = ROW_COUNTS,
+    ) -> Linear:
         packs = select_gemm("dense", 1) == "onednn_packed" and packing_works(self._dtype)
-        return PackedLinear(weight, bias) if packs else DenseLinear(weight, bias)
+        linear = PackedLinear(weight, bias) if packs else DenseLinear(weight, bias)
+        if self._dtype != torch.float32:
+            return linear
+        return InvariantLinear(linear, self._invariant(linear, weight.shape, row_counts))
+
+    def _invariant(
+        self, linear: Linear, shape: torch.Size, row_counts: Sequence[int]
+    ) -> tuple[int, ...]:
+        """Found out once for all layers of a shape."""
+        if shape not in self._row_counts:
+            row = torch.randn(1, shape[1], generator=torch.Generator().manual_seed(0))
+            self._row_counts[shape] = invariant_row_counts(
+                lambda count: linear(row.repeat(count, 1)), row_counts
+            )
+        return self._row_counts[shape]
 
     def _quantized_linear(
         self, stored: Sequence[StoredTensor], bias: torch.Tensor | None
@@ -130,7 +158,8 @@ class _ModelLoader:
             head_weight = embedding_weight if tied else Int8Weight.from_stored(as_q8(head))
             return Q8Vocabulary(embedding_weight, head_weight, self._dtype)
         dense = self._own(embedding)
-        return DenseVocabulary(dense, self._dense_linear(dense if tied else self._own(head)))
+        weight = dense if tied else self._own(head)
+        return DenseVocabulary(dense, self._dense_linear(weight, row_counts=HEAD_ROW_COUNTS))
 
     def _norm(self, name: str, size: int) -> RmsNorm:
         return RmsNorm(self._plain(f"{name}.weight", (size,)), self._config.rms_norm_eps)
