@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 from engine.attention.gather import BlockGather
 from engine.batch import ForwardBatch
@@ -28,8 +27,7 @@ class PrefillSequence:
     """The sequence's blocks are gathered once a layer; its tokens attend tile by tile.
 
     A tile sees only the keys up to its own last token, so that most of what causality hides is not
-    computed, and its scores stay in the processor's cache. ``fused`` leaves each tile to torch's
-    fused kernel; otherwise it is two matrix products around a softmax.
+    computed, and its scores stay in the processor's cache.
     """
 
     def __init__(
@@ -39,12 +37,9 @@ class PrefillSequence:
         batch: ForwardBatch,
         sequence: int,
         window: int | None,
-        *,
-        fused: bool,
         tile_size: int,
     ) -> None:
         self._gather = gather
-        self._attend = _attend_fused if fused else _attend_by_products
         block_size = kv_cache.block_size
         first_token = int(batch.query_starts[sequence])
         query_len, context_len = batch.query_lens[sequence], batch.context_lens[sequence]
@@ -74,7 +69,7 @@ class PrefillSequence:
         keys, values = self._gather.gather(self._row_ids, layer)
         for tile in self._tiles:
             seen = slice(tile.first_key, tile.last_key)
-            output[tile.start : tile.end] = self._attend(
+            output[tile.start : tile.end] = _attend(
                 query[tile.start : tile.end], keys[:, seen], values[:, seen], tile.mask
             )
 
@@ -93,16 +88,7 @@ def _mask(
     return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)
 
 
-def _attend_fused(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
-) -> torch.Tensor:
-    attended = scaled_dot_product_attention(
-        query.transpose(0, 1)[None], keys[None], values[None], attn_mask=mask, enable_gqa=True
-    )
-    return attended[0].transpose(0, 1)
-
-
-def _attend_by_products(
+def _attend(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
     """The query heads of a KV head become rows of one matrix: (kv heads, group * tokens, dim)."""

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from engine.attention import torch_backend
+from engine.attention import grouping
 from engine.attention.base import AttentionBackend
+from engine.attention.invariant import InvariantAttention
 from engine.attention.reference import ReferenceAttention
 from engine.attention.select import create_attention
 from engine.attention.torch_backend import TorchAttention
@@ -27,6 +28,7 @@ CASES = {
 }
 
 ALL_CASES = pytest.mark.parametrize("lens", CASES.values(), ids=CASES.keys())
+WINDOWS = pytest.mark.parametrize("window", [None, 1, 6, 40], ids=lambda w: f"window {w}")
 BOTH_DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 
 
@@ -54,15 +56,25 @@ def assert_equal_to_reference(
 
 @ALL_CASES
 @BOTH_DTYPES
-@pytest.mark.parametrize("window", [None, 1, 6, 40], ids=lambda w: f"window {w}")
-@pytest.mark.parametrize("fused", [True, False], ids=["fused", "products"])
-def test_backend_equals_the_reference(
-    lens: list[tuple[int, int]], dtype: torch.dtype, window: int | None, fused: bool
+@WINDOWS
+def test_torch_backend_equals_the_reference(
+    lens: list[tuple[int, int]], dtype: torch.dtype, window: int | None
 ) -> None:
     pool = make_pool(make_model(), num_blocks=500, dtype=dtype)
     batch = make_batch(lens, scattered_blocks(500))
-    attention = TorchAttention(pool, fused=fused, tile_size=32)
-    assert_equal_to_reference(attention, pool, batch, window)
+    assert_equal_to_reference(TorchAttention(pool, tile_size=32), pool, batch, window)
+
+
+@ALL_CASES
+@WINDOWS
+@pytest.mark.parametrize("block_size", [4, 24], ids=["blocks of 4", "blocks of 24"])
+def test_invariant_backend_equals_the_reference(
+    lens: list[tuple[int, int]], window: int | None, block_size: int
+) -> None:
+    """24 does not divide the tile: the tile is rounded up."""
+    pool = make_pool(make_model(), num_blocks=500, dtype=torch.float32, block_size=block_size)
+    batch = make_batch(lens, scattered_blocks(500), block_size)
+    assert_equal_to_reference(InvariantAttention(pool), pool, batch, window)
 
 
 @BOTH_DTYPES
@@ -72,10 +84,13 @@ def test_selected_backend_equals_the_reference(dtype: torch.dtype) -> None:
     assert_equal_to_reference(create_attention(pool), pool, batch)
 
 
-def test_decode_in_many_groups_equals_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_backend, "MAX_GROUP_BYTES", 1 << 14)
-    monkeypatch.setattr(torch_backend, "SMALL_GROUP_BYTES", 0)
-    pool = make_pool(make_model(), num_blocks=500, dtype=torch.float32)
+@BOTH_DTYPES
+def test_decode_in_many_groups_equals_the_reference(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(grouping, "MAX_GROUP_BYTES", 1 << 14)
+    monkeypatch.setattr(grouping, "SMALL_GROUP_BYTES", 0)
+    pool = make_pool(make_model(), num_blocks=500, dtype=dtype)
     batch = make_batch(CASES["decode of mixed lengths"], scattered_blocks(500))
     assert_equal_to_reference(create_attention(pool), pool, batch)
 
@@ -134,14 +149,18 @@ def test_highest_block_ids_of_a_pool_beyond_two_to_the_31_elements() -> None:
     )
 
 
-def test_float32_attention_does_not_depend_on_the_rest_of_the_batch() -> None:
+@WINDOWS
+def test_float32_attention_is_the_same_bits_in_any_company(window: int | None) -> None:
+    """As the last token of a prompt, of a chunk, and by itself."""
     pool = make_pool(make_model(), num_blocks=500, dtype=torch.float32)
     attention = create_attention(pool)
     block_ids = scattered_blocks(500)
-    alone = make_batch([(1, 61)], block_ids)
-    among = make_batch([(1, 61), (1, 200), (1, 9), (40, 10)], block_ids)
-    query = make_query(among, pool)
-    attention.plan(alone)
-    expected = attention.run(0, query[:1])
-    attention.plan(among)
-    torch.testing.assert_close(attention.run(0, query)[:1], expected, atol=1e-6, rtol=1e-6)
+    results = []
+    for lens in ([(1, 261)], [(262, 0)], [(62, 200)], [(1, 261), (1, 200), (1, 9), (40, 10)]):
+        batch = make_batch(lens, block_ids)
+        query = make_query(batch, pool)
+        last = lens[0][0] - 1
+        query[last] = 0.5
+        attention.plan(batch)
+        results.append(attention.run(0, query, window)[last])
+    assert [torch.equal(each, results[0]) for each in results] == [True] * 4
