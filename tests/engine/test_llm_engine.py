@@ -1,13 +1,14 @@
-"""The same request gives the same tokens whatever else the engine does (float32)."""
+"""The same request gives the same tokens and log probabilities, to the last bit, whatever else the
+engine does (float32)."""
 
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
-from engine.batch import ScheduledRequest, SchedulerOutput
+from engine.batch import ScheduledRequest, SchedulerOutput, TokenLogprobs
 from engine.config import EngineConfig
 from engine.errors import RequestError
 from engine.llm_engine import Completion, LLMEngine
@@ -15,6 +16,8 @@ from engine.request import Request, RequestStatus
 from engine.sampling_params import SamplingParams
 from tests.engine.tiny_model import VOCAB_SIZE
 
+# Tokens and their log probabilities.
+Output: TypeAlias = tuple[tuple[int, ...], tuple[TokenLogprobs, ...]]
 BLOCK_BYTES = 2 * 3 * 2 * 8 * 16 * 4
 
 
@@ -54,6 +57,7 @@ def make_requests() -> tuple[list[list[int]], list[SamplingParams]]:
                 frequency_penalty=(0.0, 0.4)[index // 2 % 2],
                 max_tokens=12 + index % 11,
                 ignore_eos=True,
+                logprobs=2,
             )
         )
     return prompts, params
@@ -61,15 +65,15 @@ def make_requests() -> tuple[list[list[int]], list[SamplingParams]]:
 
 def run_alone(
     engine: LLMEngine, prompts: list[list[int]], params: list[SamplingParams]
-) -> list[tuple[int, ...]]:
+) -> list[Output]:
     return [
-        engine.generate([prompt], [each])[0][0].token_ids
+        outputs(engine.generate([prompt], [each]))[0]
         for prompt, each in zip(prompts, params, strict=True)
     ]
 
 
-def tokens(results: list[tuple[Completion, ...]]) -> list[tuple[int, ...]]:
-    return [completion.token_ids for (completion,) in results]
+def outputs(results: list[tuple[Completion, ...]]) -> list[Output]:
+    return [(completion.token_ids, completion.logprobs) for (completion,) in results]
 
 
 def assert_all_blocks_back(engine: LLMEngine) -> None:
@@ -79,11 +83,11 @@ def assert_all_blocks_back(engine: LLMEngine) -> None:
 
 
 @pytest.fixture(scope="module")
-def expected(tiny_model: Path) -> list[tuple[int, ...]]:
+def expected(tiny_model: Path) -> list[Output]:
     """Every request alone, whole prompt in one step, no cache."""
     engine = make_engine(tiny_model, max_num_batched_tokens=512, enable_prefix_cache=False)
     results = run_alone(engine, *make_requests())
-    assert len(set(results)) == len(results)
+    assert len({token_ids for token_ids, _ in results}) == len(results)
     assert_all_blocks_back(engine)
     return results
 
@@ -107,33 +111,33 @@ def expected(tiny_model: Path) -> list[tuple[int, ...]]:
         "larger blocks",
     ],
 )
-def test_tokens_do_not_depend_on_the_batch(
-    tiny_model: Path, expected: list[tuple[int, ...]], settings: dict[str, Any]
+def test_output_does_not_depend_on_the_batch(
+    tiny_model: Path, expected: list[Output], settings: dict[str, Any]
 ) -> None:
     engine = make_engine(tiny_model, **settings)
-    assert tokens(engine.generate(*make_requests())) == expected
+    assert outputs(engine.generate(*make_requests())) == expected
     assert_all_blocks_back(engine)
 
 
 @pytest.mark.parametrize("enable_prefix_cache", [True, False], ids=["cache", "no cache"])
 def test_preempted_requests_are_resumed_and_none_is_lost(
-    tiny_model: Path, expected: list[tuple[int, ...]], enable_prefix_cache: bool
+    tiny_model: Path, expected: list[Output], enable_prefix_cache: bool
 ) -> None:
     """The pool holds the longest request and little more."""
     engine = make_engine(tiny_model, num_blocks=30, enable_prefix_cache=enable_prefix_cache)
-    assert tokens(engine.generate(*make_requests())) == expected
+    assert outputs(engine.generate(*make_requests())) == expected
     assert engine.num_preemptions > 0
     assert_all_blocks_back(engine)
 
 
 def test_a_cached_prefix_changes_nothing_but_the_work(
-    tiny_model: Path, expected: list[tuple[int, ...]]
+    tiny_model: Path, expected: list[Output]
 ) -> None:
     engine = make_engine(tiny_model)
     prompts, params = make_requests()
     for _ in range(2):
         results = engine.generate(prompts, params)
-        assert tokens(results) == expected
+        assert outputs(results) == expected
     for prompt, (completion,) in zip(prompts, results, strict=True):
         assert completion.num_cached_tokens == (len(prompt) - 1) // 8 * 8
 

@@ -60,13 +60,14 @@ def make_requests(number: int) -> tuple[list[list[int]], list[SamplingParams]]:
     return prompts, params
 
 
-def test_float32_text_is_the_same_alone_and_in_a_batch_of_32(smollm2_path: Path) -> None:
+def test_float32_is_the_same_to_the_bit_alone_and_in_a_batch_of_32(smollm2_path: Path) -> None:
     engine = make_engine(smollm2_path, "float32", "none")
     prompts, params = make_requests(32)
+    params = [replace(each, logprobs=3) for each in params]
     together = engine.generate(prompts, params)
     for prompt, each, (expected,) in zip(prompts[:6], params[:6], together[:6], strict=True):
         ((alone,),) = engine.generate([prompt], [each])
-        assert alone.token_ids == expected.token_ids
+        assert (alone.token_ids, alone.logprobs) == (expected.token_ids, expected.logprobs)
 
 
 def closeness(engine: LLMEngine, token_ids: list[int], params: SamplingParams) -> float:
