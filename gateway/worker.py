@@ -100,7 +100,10 @@ class Worker:
         return limit > 0 and self._clock() - self._moved_at > limit
 
     def report(self, load: worker_pb2.WorkerLoad) -> None:
-        """Takes a Watch message, which counts everything sent before it."""
+        """Takes a Watch message in place of what this gateway counted itself since the last one.
+
+        An attempt that was under way when the worker spoke is in neither, until the next message.
+        """
         now = self._clock()
         if load.steps != self.load.steps:
             self._moved_at = self._stepped_at = now

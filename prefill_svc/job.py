@@ -45,8 +45,8 @@ class PrefillJob:
         self._parent = parent
         self._arrived = time.monotonic()
         self._began = 0.0
-        self._queue_span = start_span("prefill.queue", parent=parent)
-        self._compute_span: Span | None = None
+        # The stage under way; None once the prompt is computed.
+        self._span: Span | None = start_span("prefill.queue", parent=parent)
 
     @property
     def attempt_id(self) -> bytes:
@@ -61,8 +61,8 @@ class PrefillJob:
         """All blocks are there and the first chunk is about to be computed."""
         self.admitted = True
         self._began = time.monotonic()
-        self._queue_span.end()
-        self._compute_span = start_span(
+        self._end_span(None)
+        self._span = start_span(
             "prefill.compute",
             parent=self._parent,
             attributes={"baton.cached_tokens": self.prompt.request.num_cached_tokens},
@@ -70,14 +70,13 @@ class PrefillJob:
 
     def advance(self, progress: Progress, step: int) -> None:
         """A chunk was computed in engine step number ``step``."""
-        if self._compute_span is not None:
+        if self._span is not None:
             facts = {"baton.tokens": progress.num_new_tokens, "baton.step": step}
-            self._compute_span.event("chunk", facts)
+            self._span.event("chunk", facts)
 
     def answer(self, first_tokens: tuple[FirstToken, ...]) -> None:
         """The prompt is computed."""
-        if self._compute_span is not None:
-            self._compute_span.end()
+        self._end_span(None)
         if not self.computed.done():
             now = time.monotonic()
             cached = self.prompt.request.num_cached_tokens
@@ -88,11 +87,7 @@ class PrefillJob:
         """The lease has ended: well, or with the error that the call ends with. Idempotent."""
         if self.ended.done():
             return
-        for span in (self._queue_span, self._compute_span):
-            if span is not None:
-                if error is not None and not self.computed.done():
-                    span.fail(error.message, error.reason)
-                span.end()
+        self._end_span(error)
         if error is None:
             assert self.computed.done(), f"{self.attempt_id.hex()} ended well without a token"
             self.ended.set_result(None)
@@ -102,3 +97,10 @@ class PrefillJob:
                 future.set_exception(error)
                 # The call may be gone, and with it whoever would have looked at the error.
                 future.exception()
+
+    def _end_span(self, error: ServiceError | None) -> None:
+        if self._span is not None:
+            if error is not None:
+                self._span.fail(error.message, error.reason)
+            self._span.end()
+            self._span = None
