@@ -29,8 +29,21 @@ def pack_weight(weight: torch.Tensor) -> torch.Tensor:
 
 def packed_linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """``x`` (T, K) by a packed (N, K), plus ``bias`` (N,): (T, N) in the dtype of ``x``."""
+    num_tokens = x.shape[0]
+    if (spare := padded_length(num_tokens) - num_tokens) > 0:
+        x = functional.pad(x, (0, 0, 0, spare))
     output: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
-    return output
+    return output[:num_tokens]
+
+
+def padded_length(num_tokens: int) -> int:
+    """The least length of at least ``num_tokens`` that has a kernel: eight to each doubling.
+
+    oneDNN compiles a kernel for every shape and keeps it (half a megabyte for each linear layer of
+    SmolLM2), and chunks of prompts have every length.
+    """
+    step = max(1, (1 << (num_tokens - 1).bit_length()) // 16)
+    return -(-num_tokens // step) * step
 
 
 def packed_linear_torch(
