@@ -10,6 +10,7 @@ import grpc.aio
 
 from baton.v1 import gateway_pb2, gateway_pb2_grpc, generation_pb2
 from chassis.errors import DeadlineExceeded, NotFound, ServiceError, Violation
+from chassis.message_size import check_answer
 from chassis.reasons import Reason
 from chassis.status import status_code
 from chassis.telemetry import current_span
@@ -59,13 +60,15 @@ class GenerationServicer(gateway_pb2_grpc.GenerationServiceServicer):
             while deltas := await generation.next_deltas():
                 answer.add(deltas)
             summary = self._summary(generation, clock)
-            return gateway_pb2.GenerateResponse(
+            response = gateway_pb2.GenerateResponse(
                 request_id=summary.request_id,
                 model=summary.model,
                 choices=answer.choices,
                 usage=summary.usage,
                 timings=summary.timings,
             )
+            check_answer(response)
+            return response
 
     # A writer and not a generator, as the stub has it: the task that is cancelled out of a stuck
     # write must be the one that holds the generation.
@@ -88,7 +91,9 @@ class GenerationServicer(gateway_pb2_grpc.GenerationServiceServicer):
         def tokenize() -> gateway_pb2.TokenizeResponse:
             ids = encode_prompt(request.prompt, self._tokenizer, limits)
             texts = [self._tokenizer.token_text(token_id) for token_id in ids]
-            return gateway_pb2.TokenizeResponse(token_ids=ids, tokens=texts)
+            response = gateway_pb2.TokenizeResponse(token_ids=ids, tokens=texts)
+            check_answer(response)
+            return response
 
         return await self._text_work.run(reading_size(request.prompt), tokenize)
 
@@ -101,7 +106,9 @@ class GenerationServicer(gateway_pb2_grpc.GenerationServiceServicer):
         def detokenize() -> gateway_pb2.DetokenizeResponse:
             check_token_ids(request.token_ids, "token_ids", limits)
             text = self._tokenizer.decode(request.token_ids, request.skip_special_tokens)
-            return gateway_pb2.DetokenizeResponse(text=text)
+            response = gateway_pb2.DetokenizeResponse(text=text)
+            check_answer(response)
+            return response
 
         return await self._text_work.run(len(request.token_ids), detokenize)
 

@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import grpc
 import grpc.aio
 import pytest
 
 from baton.v1.gateway_pb2 import GenerateResponse
 from baton.v1.generation_pb2 import GenerateRequest, Prompt, TokenIds
-from chassis.channel import MESSAGE_LIMIT
+from chassis.channel import MESSAGE_LIMIT, open_channel
 from chassis.errors import InvalidArgument, ResourceExhausted, ServiceError, Violation
 from chassis.status import from_rpc_error
 from tests.chassis.conftest import SERVICE, Serve, Served
@@ -82,3 +83,29 @@ async def test_a_message_that_cannot_be_decoded_is_refused_by_field(
         got = await refusal(served, data)
     assert (type(got), got.reason) == (InvalidArgument, reason)
     assert list(got.violations) == violations
+
+
+async def test_what_grpc_itself_finds_too_large_has_the_reason_and_the_limit(serve: Serve) -> None:
+    large = GenerateResponse(model="x" * (MESSAGE_LIMIT + 1))
+
+    async def answer(request: Any, context: Any) -> Any:
+        return large
+
+    boundless = grpc.aio.server(options=[("grpc.max_send_message_length", -1)])
+    handler = grpc.unary_unary_rpc_method_handler(
+        answer, response_serializer=GenerateResponse.SerializeToString
+    )
+    boundless.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler(SERVICE, {"Generate": handler})]
+    )
+    port = boundless.add_insecure_port("127.0.0.1:0")
+    await boundless.start()
+    async with serve(answer) as served, open_channel(f"127.0.0.1:{port}") as channel:
+        for each in (served.channel, channel):
+            call: Any = each.unary_unary(GENERATE)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(b"")
+            got = from_rpc_error(caught.value)
+            assert (type(got), got.reason) == (ResourceExhausted, "MESSAGE_TOO_LARGE")
+            assert str(MESSAGE_LIMIT) in got.message
+    await boundless.stop(None)

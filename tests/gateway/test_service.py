@@ -208,3 +208,26 @@ async def test_times_and_outcomes_are_measured(stage: Stage) -> None:
         assert stage.metric(f"gen_ai_server_{name}_seconds_count", **model) == 1
     assert stage.metric("baton_requests_total", code="OK", reason="") == 1
     assert stage.metric("baton_requests_running") == 0
+
+
+async def test_an_answer_too_large_to_be_sent_names_the_limit(
+    stage: Stage, tokenizer: Tokenizer
+) -> None:
+    # Only what is no text alone keeps the name that the worker gave it.
+    ids = tokenizer.encode("🦜", add_special_tokens=False)
+    half = next(token_id for token_id in ids if "\ufffd" in tokenizer.token_text(token_id))
+    logprob = generation_pb2.Logprob(token_id=half, text="x" * 9_000_000)
+    call = stage.stub.Generate(request(max_tokens=3))
+    prefill, decode = await stage.legs()
+    prefill.answer(100)
+    for index, finish in ((1, None), (2, LENGTH)):
+        large = generation_pb2.TokenLogprobs(chosen=logprob)
+        decode.tokens([101], index, finish, logprobs=large)
+    decode.finished(decode_pb2.OUTCOME_COMPLETED)
+    prefill.release()
+    error = await error_of(call)
+    assert (type(error), error.reason) == (ResourceExhausted, "MESSAGE_TOO_LARGE")
+    assert error.metadata["limit_bytes"] in error.message
+    assert stage.metric(
+        "baton_requests_total", code="RESOURCE_EXHAUSTED", reason="MESSAGE_TOO_LARGE"
+    )
