@@ -92,7 +92,7 @@ async def test_what_grpc_itself_finds_too_large_has_the_reason_and_the_limit(ser
         return large
 
     boundless = grpc.aio.server(options=[("grpc.max_send_message_length", -1)])
-    handler = grpc.unary_unary_rpc_method_handler(
+    handler: Any = grpc.unary_unary_rpc_method_handler(
         answer, response_serializer=GenerateResponse.SerializeToString
     )
     boundless.add_generic_rpc_handlers(
