@@ -3,12 +3,19 @@
 import os
 import pty
 import select
-import signal
 import subprocess
+import sys
 from types import TracebackType
 from typing import Self
 
 from tests.batonctl.command import BATON, PATIENCE, environment
+
+# Makes standard input the controlling terminal, whose Ctrl-C is a signal to all of its processes.
+_TAKE_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+_CTRL_C = b"\x03"
 
 
 class Terminal:
@@ -17,7 +24,7 @@ class Terminal:
     def __init__(self, *arguments: str) -> None:
         self._screen, slave = pty.openpty()
         self.process = subprocess.Popen(
-            [*BATON, *arguments],
+            [sys.executable, "-c", _TAKE_TERMINAL, *BATON, *arguments],
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -45,8 +52,8 @@ class Terminal:
         self.wait_for(line)
 
     def interrupt(self) -> None:
-        """Ctrl-C."""
-        self.process.send_signal(signal.SIGINT)
+        """Types Ctrl-C."""
+        os.write(self._screen, _CTRL_C)
 
     def __enter__(self) -> Self:
         return self

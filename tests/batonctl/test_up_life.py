@@ -13,7 +13,8 @@ import pytest
 
 from baton.client import BatonClient
 from batonctl.ports import find_free_ports, is_free
-from tests.batonctl.command import Running, baton
+from tests.batonctl.command import PATIENCE, Running, baton
+from tests.batonctl.terminal import Terminal
 
 PATIENCE_MS = 60_000
 UNREACHABLE = 3
@@ -109,6 +110,24 @@ def test_no_service_outlives_a_killed_supervisor() -> None:
         with watched(up.children()) as children:
             up.process.kill()
             assert all_gone(children)
+
+
+@pytest.mark.slow
+def test_ctrl_c_typed_twice_does_not_wait_for_the_answers_that_run() -> None:
+    ports, flags = free_port_flags()
+    with Terminal("up", "--drain-grace=600", *flags) as up:
+        up.wait_for("ready at")
+        # The table of services.
+        up.wait_for("decode-0")
+        long = ("--min-tokens=1000", f"--address=127.0.0.1:{ports[0]}")
+        with Terminal("generate", "Once upon a time", *long) as asking:
+            asking.wait_for(" ")
+            up.interrupt()
+            up.wait_for("draining")
+            up.interrupt()
+            up.wait_for("stopped")
+            assert up.process.wait(PATIENCE) == 0
+            assert asking.process.wait(PATIENCE) == UNREACHABLE
 
 
 def test_ctrl_c_while_starting_stops_all() -> None:
