@@ -81,6 +81,17 @@ def pair(tiny_model: str, tmp_path: Path) -> Iterator[Stack]:
         yield stack
 
 
+async def until_ready(client: BatonClient, stack: Stack) -> None:
+    """Returns once the gateway has met every worker."""
+    expected = tuple(len(stack.workers[role]) for role in ("prefill", "decode"))
+    async with asyncio.timeout(60):
+        while True:
+            (model,) = await client.models()
+            if (model.prefill_workers, model.decode_workers) == expected:
+                return
+            await asyncio.sleep(0.05)
+
+
 async def tokens_of(client: BatonClient, number: int) -> AsyncIterator[int]:
     """A long answer, every other one drawn, token by token."""
     stream = client.stream(
@@ -137,6 +148,7 @@ async def test_killed_in_mid_stream_a_worker_costs_no_answer_and_changes_none(
         expected = await answers(client)
         assert await answers_while(client, pairs, role) == expected
         await asyncio.to_thread(pairs.replace, role)
+        await until_ready(client, pairs)
         await asyncio.to_thread(pairs.kill, role, 1)
         assert await answers(client) == expected
 
@@ -152,9 +164,7 @@ async def test_without_prefill_workers_decode_computes_prompts_until_one_is_back
         counted = read_counter(pair.workers["decode"][0], "baton_local_prefills_total")
         assert counted >= NUM_STREAMS
         await asyncio.to_thread(pair.replace, "prefill")
-        async with asyncio.timeout(20):
-            while (await client.models())[0].prefill_workers != 1:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await until_ready(client, pair)
         assert await answers(client) == expected
         assert read_counter(pair.workers["decode"][0], "baton_local_prefills_total") == counted
 
@@ -174,7 +184,5 @@ async def test_without_decode_workers_the_client_hears_so_at_once_until_one_is_b
                 await refused
             assert caught.value.reason == "NO_DECODE_WORKER"
         await asyncio.to_thread(pair.replace, "decode")
-        async with asyncio.timeout(20):
-            while (await client.models())[0].decode_workers != 1:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await until_ready(client, pair)
         assert await answers(client) == expected
