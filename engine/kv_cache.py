@@ -80,7 +80,8 @@ def _map_zeros(num_bytes: int) -> torch.Tensor:
 
     Scattered blocks touch many pages at once; huge ones keep them within the TLB's reach.
     """
-    memory = mmap.mmap(-1, num_bytes)
+    # Private, because the same advice does nothing for memory that is shared.
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)

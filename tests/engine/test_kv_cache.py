@@ -1,9 +1,15 @@
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
 from engine.errors import ConfigurationError
 from engine.kv_cache import KvCache
 from tests.engine.attention_cases import make_batch, make_model, make_pool, scattered_blocks
+
+_ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+HUGE_PAGES = _ENABLED.exists() and "[never]" not in _ENABLED.read_text()
 
 
 def test_a_block_is_one_contiguous_piece_for_all_layers() -> None:
@@ -26,6 +32,25 @@ def test_memory_holds_the_blocks_and_the_sink() -> None:
 def test_too_little_memory_names_the_setting() -> None:
     with pytest.raises(ConfigurationError, match="kv_memory_bytes"):
         KvCache.from_memory(make_model(), memory_bytes=100, block_size=4, dtype=torch.bfloat16)
+
+
+@pytest.mark.skipif(not HUGE_PAGES, reason="this kernel gives no huge pages to who asks for them")
+def test_the_pool_lies_in_huge_pages() -> None:
+    model = make_model()
+    pool = KvCache.from_memory(model, memory_bytes=32 << 20, block_size=4, dtype=torch.bfloat16)
+    pool.tensor.fill_(1.0)
+    assert huge_kib(pool.tensor.data_ptr()) >= 16 << 10
+
+
+def huge_kib(address: int) -> int:
+    """KiB in huge pages of the mapping that holds ``address``."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if bounds := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(bounds[1], 16) <= address < int(bounds[2], 16)
+        elif inside and (size := re.match(r"AnonHugePages: +(\d+) kB", line)):
+            return int(size[1])
+    raise AssertionError("no mapping holds the address")
 
 
 def test_store_writes_the_slots_and_nothing_else() -> None:
