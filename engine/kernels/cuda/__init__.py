@@ -1,0 +1,1 @@
+"""Triton kernels. Nothing here is imported unless the engine runs on a GPU."""
