@@ -1,6 +1,7 @@
 """What travels through one engine step: SchedulerOutput > ForwardBatch > ModelRunnerOutput."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 
@@ -53,6 +54,16 @@ class ForwardBatch:
     logit_indices: torch.Tensor
     query_lens: tuple[int, ...]
     context_lens: tuple[int, ...]
+
+    def to(self, device: torch.device) -> "ForwardBatch":
+        """A copy whose tensors are on ``device``, perhaps still on their way."""
+        pinned = device.type == "cuda"
+        moved: dict[str, Any] = {
+            field.name: (value.pin_memory() if pinned else value).to(device, non_blocking=True)
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), torch.Tensor)
+        }
+        return replace(self, **moved)
 
     @property
     def is_decode(self) -> bool:

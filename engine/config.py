@@ -61,6 +61,8 @@ class EngineConfig:
     ``model_path`` is a GGUF file or a Hugging Face folder. ``dtype`` is that of activations and
     KV. ``quantization`` "q4" keeps 4-bit weights 4-bit; "none" turns weights into ``dtype``.
     ``max_num_batched_tokens`` bounds the tokens of a step, ``max_num_seqs`` its sequences.
+    ``device`` "cuda" is the current NVIDIA GPU; there ``kv_memory_bytes`` 0 takes what is free but
+    for a reserve. ``load_format`` "dummy" draws random weights, for measuring.
     ``free_list_seed`` shuffles the free list (tests); None hands blocks out in order.
     """
 
@@ -74,3 +76,5 @@ class EngineConfig:
     num_threads: int = 1
     enable_prefix_cache: bool = True
     free_list_seed: int | None = None
+    device: Literal["cpu", "cuda"] = "cpu"
+    load_format: Literal["auto", "dummy"] = "auto"

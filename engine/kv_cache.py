@@ -10,6 +10,8 @@ from engine.batch import ForwardBatch
 from engine.config import ModelConfig
 from engine.errors import ConfigurationError
 
+_CPU = torch.device("cpu")
+
 
 class KvCache:
     """One tensor ``(block, kv head, layer, 2, token, head_dim)``; index 3 is K, then V.
@@ -21,7 +23,13 @@ class KvCache:
     """
 
     def __init__(
-        self, model: ModelConfig, *, num_blocks: int, block_size: int, dtype: torch.dtype
+        self,
+        model: ModelConfig,
+        *,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device = _CPU,
     ) -> None:
         shape = (
             num_blocks + 1,
@@ -35,13 +43,25 @@ class KvCache:
         self.block_size = block_size
         self.num_layers = model.num_layers
         self.block_bytes = math.prod(shape[1:]) * dtype.itemsize
-        self.tensor = _map_zeros(self.block_bytes * shape[0]).view(dtype).view(shape)
+        num_bytes = self.block_bytes * shape[0]
+        memory = (
+            _map_zeros(num_bytes)
+            if device.type == "cpu"
+            else torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+        )
+        self.tensor = memory.view(dtype).view(shape)
         # One row per (block, kv head, layer, K or V): what gathering a sequence's blocks selects.
         self.rows = self.tensor.view(-1, block_size * model.head_dim)
 
     @classmethod
     def from_memory(
-        cls, model: ModelConfig, *, memory_bytes: int, block_size: int, dtype: torch.dtype
+        cls,
+        model: ModelConfig,
+        *,
+        memory_bytes: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device = _CPU,
     ) -> Self:
         """As many blocks as fit into ``memory_bytes``, the sink included."""
         values_a_token = 2 * model.num_layers * model.num_kv_heads * model.head_dim
@@ -52,7 +72,7 @@ class KvCache:
                 f"kv_memory_bytes={memory_bytes} holds no block: one takes {block_bytes} bytes and "
                 f"a second is needed for padding; raise kv_memory_bytes or lower block_size"
             )
-        return cls(model, num_blocks=num_blocks, block_size=block_size, dtype=dtype)
+        return cls(model, num_blocks=num_blocks, block_size=block_size, dtype=dtype, device=device)
 
     def store(self, layer: int, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> None:
         """Writes k and v (T, kv heads, head_dim) to the slots of the batch's tokens."""

@@ -1,15 +1,15 @@
 """The unsplit engine: prompts in, tokens out, in one process. What the split stack must equal."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from engine.batch import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.errors import RequestError
-from engine.mixed_scheduler import MixedScheduler
-from engine.model_runner import ModelRunner
+from engine.mixed_scheduler import MixedScheduler, StepUnderWay
+from engine.model_runner import open_runner
 from engine.request import Request, RequestStatus
 from engine.sampling_params import SamplingParams
 from engine.weights.checkpoint import Checkpoint
@@ -35,11 +35,20 @@ class _Choices:
     completions: dict[int, Completion] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """A step that the device may still be computing; ``result`` waits for it."""
+
+    output: SchedulerOutput
+    step: StepUnderWay
+    result: Callable[[], ModelRunnerOutput]
+
+
 class LLMEngine:
     """Schedules, runs and updates; one thread, nothing outside the process."""
 
     def __init__(self, config: EngineConfig, checkpoint: Checkpoint | None = None) -> None:
-        self.runner = ModelRunner(config, checkpoint)
+        self.runner = open_runner(config, checkpoint)
         self.blocks = BlockManager(
             self.runner.kv_cache.num_blocks, free_list_seed=config.free_list_seed
         )
@@ -50,12 +59,18 @@ class LLMEngine:
             max_num_seqs=config.max_num_seqs,
             enable_prefix_cache=config.enable_prefix_cache,
         )
+        self._under_way: _Launched | None = None
         self._choices: dict[str, _Choices] = {}
         self._names = map(str, itertools.count())
 
     @property
     def num_preemptions(self) -> int:
         return self._scheduler.num_preemptions
+
+    @property
+    def num_decoding(self) -> int:
+        """Requests that run and whose prompts are computed."""
+        return self._scheduler.num_decoding
 
     def add_request(
         self,
@@ -81,18 +96,32 @@ class LLMEngine:
         return request_id
 
     def step(self) -> bool:
-        """Computes one step; False where there was nothing to compute."""
+        """Launches one step and takes the last one in; False where there was neither.
+
+        Where the device computes on its own, a step is scheduled, launched and left to it while
+        the one before is taken in, so that the host's work hides behind the device's.
+        """
         output = self._scheduler.schedule()
-        if not output.scheduled:
-            return False
-        result = self.runner.run(output)
-        self._note_logprobs(output, result)
-        finished, copies = self._scheduler.update(output, result)
+        last, self._under_way = self._under_way, None
+        if output.scheduled:
+            result = self.runner.launch(output)
+            self._under_way = _Launched(output, self._scheduler.advance(output), result)
+        if last is not None:
+            self._take_in(last)
+        launched = self._under_way
+        if launched is not None and not self.runner.runs_ahead(output):
+            self._take_in(launched)
+            self._under_way = None
+        return bool(output.scheduled) or last is not None
+
+    def _take_in(self, launched: "_Launched") -> None:
+        result = launched.result()
+        self._note_logprobs(launched.output, result)
+        finished, copies = self._scheduler.update(launched.step, result)
         for source, destination in copies:
             self.runner.kv_cache.copy_block(source, destination)
         for request in finished:
             self._complete(request)
-        return True
 
     def take_finished(self) -> dict[str, tuple[Completion, ...]]:
         """Requests whose choices have all finished since the last call, by id, choices in order."""

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from engine.batch import ModelRunnerOutput, Sample, ScheduledRequest, SchedulerOutput
 from engine.block_hash import hash_blocks
@@ -11,6 +12,24 @@ from engine.request import Request, RequestStatus
 
 # A block to copy before the next step: (source, destination).
 BlockCopy = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PartUnderWay:
+    """Tokens ``[first_token, end_token)`` of a request are being computed; ``place`` is that of
+    the token which its only choice draws, None where it draws for several or not at all."""
+
+    request: Request
+    first_token: int
+    end_token: int
+    place: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepUnderWay:
+    """A step that was launched and not yet taken in; parts in the order of its SchedulerOutput."""
+
+    parts: tuple[PartUnderWay, ...]
 
 
 class MixedScheduler:
@@ -47,6 +66,12 @@ class MixedScheduler:
     def num_running(self) -> int:
         return len(self._running)
 
+    @property
+    def num_decoding(self) -> int:
+        return sum(
+            request.num_computed_tokens >= request.num_prompt_tokens for request in self._running
+        )
+
     def add(self, request: Request) -> None:
         """Queues a request that fits into the empty pool, output included."""
         self._waiting.append(request)
@@ -56,6 +81,8 @@ class MixedScheduler:
         budget = self._max_num_batched_tokens
         num_preemptions = self.num_preemptions
         for request in list(self._running):
+            if request.awaits_its_end:
+                continue
             num_new_tokens = min(budget, request.num_uncomputed_tokens)
             if num_new_tokens == 0 or len(parts) == self._max_num_seqs:
                 break
@@ -67,26 +94,51 @@ class MixedScheduler:
             self._admit(parts, budget)
         return SchedulerOutput(tuple(parts))
 
+    def advance(self, output: SchedulerOutput) -> StepUnderWay:
+        """Counts a step as computed as soon as it is launched, so that the next can be scheduled
+        while the device works. ``update`` must follow for each step, in order; where a step draws
+        for several choices, before the next ``schedule``."""
+        parts = []
+        for part in output.scheduled:
+            request, draws = part.request, part.samples and len(part.request.choices) == 1
+            first = request.num_computed_tokens
+            request.num_computed_tokens += part.num_new_tokens
+            place = request.expect() if draws else None
+            parts.append(PartUnderWay(request, first, request.num_computed_tokens, place))
+        return StepUnderWay(tuple(parts))
+
     def update(
-        self, output: SchedulerOutput, runner_output: ModelRunnerOutput
+        self, step: StepUnderWay, runner_output: ModelRunnerOutput
     ) -> tuple[list[Request], list[BlockCopy]]:
-        """Takes in a finished step; returns what finished and the copies that forks need."""
+        """Takes in a finished step; returns what finished and the copies that forks need.
+
+        Blocks of what finished are free at once, even where a later step is under way that writes
+        to them: whatever writes there next is queued on the device behind it.
+        """
         finished: list[Request] = []
         copies: list[BlockCopy] = []
-        for part, samples in zip(output.scheduled, runner_output.samples, strict=True):
+        for part, samples in zip(step.parts, runner_output.samples, strict=True):
             request = part.request
-            first_block = request.num_computed_tokens // self._block_size
-            request.num_computed_tokens += part.num_new_tokens
-            self._publish(request, first_block)
-            if len(samples) > 1:
-                finished += self._split_choices(request, samples, copies)
-            elif samples:
-                request.append(samples[0].token_id)
+            if request.status.is_finished:
+                continue
+            if request.status is RequestStatus.RUNNING:
+                self._publish(request, part.first_token, part.end_token)
+            if part.place is not None:
+                request.resolve(part.place, samples[0].token_id)
                 if request.status.is_finished:
-                    self._running.remove(request)
-                    self._release(request)
+                    self._drop(request)
                     finished.append(request)
+            elif samples:
+                finished += self._split_choices(request, samples, copies)
         return finished, copies
+
+    def _drop(self, request: Request) -> None:
+        """One that finished while it ran, or after the next step had preempted it already."""
+        if request in self._running:
+            self._running.remove(request)
+        else:
+            self._waiting.remove(request)
+        self._release(request)
 
     def _make_room(self, request: Request) -> bool:
         """Blocks for every token of ``request``; False where it had to give way itself."""
@@ -175,12 +227,13 @@ class MixedScheduler:
         copies += zip(partial, private, strict=True)
         self._running.append(child)
 
-    def _publish(self, request: Request, first_block: int) -> None:
-        """Makes the blocks that the step filled matchable: no later step writes them."""
-        if not self._enable_prefix_cache:
+    def _publish(self, request: Request, first_token: int, end_token: int) -> None:
+        """Makes the blocks that a step filled matchable: no later step writes them."""
+        first_block, end_block = first_token // self._block_size, end_token // self._block_size
+        if not self._enable_prefix_cache or first_block == end_block:
             return
-        self._extend_hashes(request, request.num_computed_tokens)
-        for index in range(first_block, request.num_computed_tokens // self._block_size):
+        self._extend_hashes(request, end_token)
+        for index in range(first_block, end_block):
             self._blocks.register(request.block_table[index], request.block_hashes[index])
 
     def _extend_hashes(self, request: Request, num_tokens: int) -> None:

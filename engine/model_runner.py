@@ -8,9 +8,10 @@ from engine.attention.base import AttentionBackend
 from engine.attention.select import create_attention
 from engine.batch import ModelRunnerOutput, Sample, ScheduledRequest, SchedulerOutput
 from engine.config import EngineConfig
+from engine.errors import ConfigurationError
 from engine.forward_batch import build_forward_batch
 from engine.kv_cache import KvCache
-from engine.models import load_model
+from engine.models import DecoderModel, load_model
 from engine.request import Request
 from engine.sampler import Sampler
 from engine.sampling_params import SamplingParams
@@ -37,18 +38,23 @@ class ModelRunner:
         torch.set_num_threads(config.num_threads)
         if checkpoint is None:
             checkpoint = open_checkpoint(config.model_path)
-        dtype = DTYPES[config.dtype]
         self._config = config
         self.model_config = checkpoint.config
-        self._model = load_model(checkpoint, dtype, config.quantization)
-        self.kv_cache = KvCache.from_memory(
-            self.model_config,
-            memory_bytes=config.kv_memory_bytes,
-            block_size=config.block_size,
-            dtype=dtype,
-        )
+        self._model = self._load(checkpoint)
+        self.kv_cache = self._make_kv_cache()
         self._attention = make_attention(self.kv_cache)
         self._sampler = Sampler()
+
+    def _load(self, checkpoint: Checkpoint) -> DecoderModel:
+        return load_model(checkpoint, DTYPES[self._config.dtype], self._config.quantization)
+
+    def _make_kv_cache(self) -> KvCache:
+        return KvCache.from_memory(
+            self.model_config,
+            memory_bytes=self._config.kv_memory_bytes,
+            block_size=self._config.block_size,
+            dtype=DTYPES[self._config.dtype],
+        )
 
     @property
     def max_model_len(self) -> int:
@@ -79,6 +85,18 @@ class ModelRunner:
             tuple(next(drawn) if part.samples else () for part in output.scheduled)
         )
 
+    def launch(self, output: SchedulerOutput) -> Callable[[], ModelRunnerOutput]:
+        """Starts a step; what it returns waits for the end and gives what ``run`` does.
+
+        At most two steps may be under way, and are waited for in order.
+        """
+        result = self.run(output)
+        return lambda: result
+
+    def runs_ahead(self, output: SchedulerOutput) -> bool:
+        """Whether the next step may be launched before the tokens of ``output`` are known."""
+        return False
+
     def warm_up(self) -> None:
         """Runs the shapes that requests will have, over the sink block; the pool stays as it is.
 
@@ -103,3 +121,14 @@ class ModelRunner:
             num_computed_tokens=num_computed_tokens,
         )
         return ScheduledRequest(request, num_new_tokens)
+
+
+def open_runner(config: EngineConfig, checkpoint: Checkpoint | None = None) -> ModelRunner:
+    """The runner of ``config.device``; raises what the ModelRunner's construction raises."""
+    if config.device == "cuda":
+        if not torch.cuda.is_available():
+            raise ConfigurationError('device "cuda" needs an NVIDIA GPU and a torch built for it')
+        from engine.gpu.model_runner import GpuModelRunner
+
+        return GpuModelRunner(config, checkpoint)
+    return ModelRunner(config, checkpoint)

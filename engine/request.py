@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from engine.sampling_params import SamplingParams
 from engine.token_counts import TokenCounts
 
+# Stands among token ids for one that the device is still drawing.
+PENDING = -1
+
 
 class RequestStatus(enum.Enum):
     """Where a request stands."""
@@ -62,6 +65,24 @@ class Request:
     @property
     def output_token_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def awaits_its_end(self) -> bool:
+        """Whether the last token that it may have is still being drawn."""
+        return self.num_output_tokens >= self.params.max_tokens
+
+    def expect(self) -> int:
+        """Counts a token in that a step under way will draw; returns its place for ``resolve``."""
+        self.token_ids.append(PENDING)
+        return len(self.token_ids) - 1
+
+    def resolve(self, place: int, token_id: int) -> None:
+        """Notes an expected token; where it ends the request, those expected after it are void."""
+        self.token_ids[place] = token_id
+        number = place + 1 - self.num_prompt_tokens
+        if (finish := self.finish_on(token_id, number)) is not None:
+            self.status = finish
+            del self.token_ids[place + 1 :]
 
     def append(self, token_id: int) -> None:
         """Adds a sampled token and finishes the request where the token or its count says so."""

@@ -28,7 +28,7 @@ class Sampler:
                 adjustment.apply(logits[row])
         drawn = iter(draw_tokens(list(_draws(logits, requests))))
         return [
-            _samples(
+            samples_of(
                 row,
                 request,
                 [_likeliest(row)] * len(request.choices)
@@ -51,7 +51,7 @@ def _likeliest(logits: torch.Tensor) -> int:
     return int(logits.numpy().argmax())
 
 
-def _samples(
+def samples_of(
     logits: torch.Tensor, request: Request, token_ids: Sequence[int]
 ) -> tuple[Sample, ...]:
     """With log probabilities where the request asks for them."""

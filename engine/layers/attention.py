@@ -31,6 +31,7 @@ class Attention:
         self._num_rotated = config.num_heads + config.num_kv_heads
         self._num_all = config.num_heads + 2 * config.num_kv_heads
         self._head_dim = config.head_dim
+        self._norm_epsilon = config.rms_norm_eps
         layers = config.sliding_window_layers
         self._window = config.sliding_window if layers is None or layer in layers else None
         self._qkv = qkv

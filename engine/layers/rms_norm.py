@@ -16,5 +16,14 @@ class RmsNorm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return functional.rms_norm(x, self._weight.shape, self._weight, self._epsilon)
 
+    def add(self, x: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
+        """Adds ``delta`` to ``x`` in place and normalises the sum."""
+        x += delta
+        return self(x)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self._weight
+
     def tensors(self) -> tuple[torch.Tensor, ...]:
         return (self._weight,)

@@ -31,15 +31,17 @@ class DecoderLayer:
     def __call__(
         self,
         x: torch.Tensor,
+        delta: torch.Tensor | None,
         angles: RotaryAngles,
         batch: ForwardBatch,
         kv_cache: KvCache,
         backend: AttentionBackend,
     ) -> torch.Tensor:
-        """Returns ``x`` (T, hidden), changed in place."""
-        x += self._attention(self._attention_norm(x), angles, batch, kv_cache, backend)
-        x += self._mlp(self._mlp_norm(x))
-        return x
+        """Adds to ``x`` (T, hidden) in place, ``delta`` of the layer before it first; returns what
+        is still to add. So addition and norm are neighbours, and one kernel may do both."""
+        normed = self._attention_norm(x) if delta is None else self._attention_norm.add(x, delta)
+        attended = self._attention(normed, angles, batch, kv_cache, backend)
+        return self._mlp(self._mlp_norm.add(x, attended))
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         parts = (self._attention_norm, self._attention, self._mlp_norm, self._mlp)
@@ -73,9 +75,10 @@ class DecoderModel:
         """
         x = self._vocabulary.embed(batch.token_ids)
         angles = self._rotary.angles(batch.positions)
+        delta = None
         for layer in self._layers:
-            x = layer(x, angles, batch, kv_cache, attention)
-        return x
+            delta = layer(x, delta, angles, batch, kv_cache, attention)
+        return x if delta is None else x.add_(delta)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Rows of what ``forward`` returned, (R, hidden), to logits (R, vocabulary) float32."""

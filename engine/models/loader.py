@@ -32,16 +32,31 @@ from engine.weights.stored_tensor import GROUP_SIZE, Q4Tensor, Q8Tensor, StoredT
 
 
 def load_model(
-    checkpoint: Checkpoint, dtype: torch.dtype, quantization: Literal["none", "q4"] = "none"
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    quantization: Literal["none", "q4"] = "none",
+    device: torch.device | None = None,
 ) -> DecoderModel:
     """Reads every weight; raises CheckpointError naming the first tensor that does not fit.
 
     ``dtype`` is that of activations, and of weights too unless ``quantization`` is "q4".
+    ``device`` is a GPU, or None for the CPU.
     """
-    return _ModelLoader(checkpoint, dtype, quantization).load()
+    if device is not None:
+        from engine.models.gpu_loader import GpuModelLoader
+
+        return GpuModelLoader(checkpoint, dtype, device).load()
+    return ModelLoader(checkpoint, dtype, quantization).load()
 
 
-class _ModelLoader:
+class ModelLoader:
+    """Builds the layers of one model; what a device builds otherwise is a method of its own."""
+
+    _norm_type = RmsNorm
+    _attention_type = Attention
+    _mlp_type = SwiGluMlp
+    _vocabulary_type = DenseVocabulary
+
     def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, quantization: str) -> None:
         self._checkpoint = checkpoint
         self._config: ModelConfig = checkpoint.config
@@ -70,7 +85,7 @@ class _ModelLoader:
         q_size = config.num_heads * config.head_dim
         kv_size = config.num_kv_heads * config.head_dim
         qkv = {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}
-        return Attention(
+        return self._attention_type(
             config,
             index,
             self._rotary,
@@ -86,7 +101,9 @@ class _ModelLoader:
         hidden, inner = self._config.hidden_size, self._config.intermediate_size
         bias = self._config.mlp_bias
         gate_up = self._linear(prefix, {"gate_proj": inner, "up_proj": inner}, hidden, bias=bias)
-        return SwiGluMlp(gate_up, self._linear(prefix, {"down_proj": hidden}, inner, bias=bias))
+        return self._mlp_type(
+            gate_up, self._linear(prefix, {"down_proj": hidden}, inner, bias=bias)
+        )
 
     def _linear(self, prefix: str, parts: dict[str, int], in_size: int, *, bias: bool) -> Linear:
         """One layer from the row-wise stack of ``parts`` (name to number of rows)."""
@@ -98,7 +115,7 @@ class _ModelLoader:
         if self._quantization == "q4":
             self._check_groups(prefix, in_size)
             return self._quantized_linear(stored, joined_bias)
-        weights = [dequantize(part, self._dtype) for part in stored]
+        weights = [self._dense(part) for part in stored]
         return self._dense_linear(torch.cat(weights), joined_bias)
 
     def _bias(self, prefix: str, parts: dict[str, int]) -> torch.Tensor:
@@ -159,13 +176,16 @@ class _ModelLoader:
             return Q8Vocabulary(embedding_weight, head_weight, self._dtype)
         dense = self._own(embedding)
         weight = dense if tied else self._own(head)
-        return DenseVocabulary(dense, self._dense_linear(weight, row_counts=HEAD_ROW_COUNTS))
+        return self._vocabulary_type(dense, self._dense_linear(weight, row_counts=HEAD_ROW_COUNTS))
 
     def _norm(self, name: str, size: int) -> RmsNorm:
-        return RmsNorm(self._plain(f"{name}.weight", (size,)), self._config.rms_norm_eps)
+        return self._norm_type(self._plain(f"{name}.weight", (size,)), self._config.rms_norm_eps)
 
     def _plain(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         return self._own(self._checkpoint.tensor(name, shape))
+
+    def _dense(self, stored: StoredTensor) -> torch.Tensor:
+        return dequantize(stored, self._dtype)
 
     def _own(self, stored: StoredTensor) -> torch.Tensor:
         """A tensor apart from the mapped file, which may change under a running worker."""

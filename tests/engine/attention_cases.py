@@ -8,6 +8,8 @@ from engine.batch import ForwardBatch
 from engine.config import ModelConfig
 from engine.kv_cache import KvCache
 
+CPU = torch.device("cpu")
+
 
 def make_model(*, num_heads: int = 6, num_kv_heads: int = 2, head_dim: int = 16) -> ModelConfig:
     return ModelConfig(
@@ -26,11 +28,16 @@ def make_model(*, num_heads: int = 6, num_kv_heads: int = 2, head_dim: int = 16)
 
 
 def make_pool(
-    model: ModelConfig, *, num_blocks: int, dtype: torch.dtype, block_size: int = 4
+    model: ModelConfig,
+    *,
+    num_blocks: int,
+    dtype: torch.dtype,
+    block_size: int = 4,
+    device: torch.device = CPU,
 ) -> KvCache:
     """A pool full of random numbers, the sink included: what must not be read is not zero."""
-    pool = KvCache(model, num_blocks=num_blocks, block_size=block_size, dtype=dtype)
-    pool.tensor.normal_(generator=torch.Generator().manual_seed(1))
+    pool = KvCache(model, num_blocks=num_blocks, block_size=block_size, dtype=dtype, device=device)
+    pool.tensor.normal_(generator=torch.Generator(device).manual_seed(1))
     return pool
 
 

@@ -1,33 +1,43 @@
 """Runs one sequence through a DecoderModel over a real KV pool, chunk by chunk."""
 
+from collections.abc import Callable
+
 import torch
 
+from engine.attention.base import AttentionBackend
 from engine.attention.select import create_attention
 from engine.batch import ForwardBatch
 from engine.kv_cache import KvCache
 from engine.models import DecoderModel
 
 BLOCK_SIZE = 16
+CPU = torch.device("cpu")
 
 
 class SequenceRunner:
     """Owns a pool for a single sequence; blocks are handed out backwards, from the top."""
 
     def __init__(
-        self, model: DecoderModel, dtype: torch.dtype = torch.float32, num_blocks: int = 16
+        self,
+        model: DecoderModel,
+        dtype: torch.dtype = torch.float32,
+        num_blocks: int = 16,
+        device: torch.device = CPU,
+        make_attention: Callable[[KvCache], AttentionBackend] = create_attention,
     ) -> None:
         self._model = model
+        self._device = device
         self._kv_cache = KvCache(
-            model.config, num_blocks=num_blocks, block_size=BLOCK_SIZE, dtype=dtype
+            model.config, num_blocks=num_blocks, block_size=BLOCK_SIZE, dtype=dtype, device=device
         )
-        self._attention = create_attention(self._kv_cache)
+        self._attention = make_attention(self._kv_cache)
         self._table = torch.arange(num_blocks, 0, -1)
         self.num_computed = 0
 
     @torch.inference_mode()
     def logits(self, token_ids: list[int]) -> torch.Tensor:
         """Logits of every one of the next tokens of the sequence, (len, vocabulary)."""
-        batch = self._batch(token_ids)
+        batch = self._batch(token_ids).to(self._device)
         self._attention.plan(batch)
         hidden = self._model.forward(batch, self._kv_cache, self._attention)
         self.num_computed += len(token_ids)

@@ -53,7 +53,7 @@ def reference_output(
     return reference.run(1, query.cpu(), window)
 
 
-@pytest.mark.parametrize(("lens", "window", "shape", "dtype"), attention_cases())
+@pytest.mark.parametrize(("lens", "window", "shape", "dtype"), list(attention_cases()))
 def test_backend_equals_the_reference(
     lens: list[tuple[int, int]],
     window: int | None,

@@ -1,0 +1,36 @@
+"""The way of drawn tokens back to the host, without a wait before they are asked for."""
+
+from collections.abc import Callable
+
+import torch
+
+# Two steps may be under way; a third buffer is never one that is still read.
+_NUM_BUFFERS = 3
+
+
+class Landings:
+    """Copies into pinned buffers that take turns."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self._buffers = [torch.empty(max_tokens, dtype=torch.int32) for _ in range(_NUM_BUFFERS)]
+        self._turn = 0
+
+    def send(self, token_ids: torch.Tensor) -> Callable[[], list[int]]:
+        """Starts the copy of (R,) ids; what it returns waits for them, and must be called before
+        the second ``send`` after this one."""
+        self._turn = (self._turn + 1) % _NUM_BUFFERS
+        if self._buffers[self._turn].numel() < token_ids.numel():
+            self._buffers[self._turn] = torch.empty(token_ids.numel(), dtype=torch.int32)
+        if not self._buffers[self._turn].is_pinned():
+            self._buffers[self._turn] = self._buffers[self._turn].pin_memory()
+        landed = self._buffers[self._turn][: token_ids.numel()]
+        landed.copy_(token_ids, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+
+        def wait() -> list[int]:
+            arrived.synchronize()
+            ids: list[int] = landed.tolist()
+            return ids
+
+        return wait

@@ -1,0 +1,157 @@
+"""Runs steps on an NVIDIA GPU."""
+
+import itertools
+from collections.abc import Callable
+
+import torch
+
+from engine.attention.gpu_select import create_gpu_attention
+from engine.attention.triton_backend import TritonAttention
+from engine.batch import ForwardBatch, ModelRunnerOutput, SchedulerOutput
+from engine.config import EngineConfig
+from engine.forward_batch import build_forward_batch
+from engine.gpu.decode_graphs import DecodeGraphs
+from engine.gpu.landings import Landings
+from engine.gpu.memory import pool_bytes
+from engine.gpu.sampler import GpuSampler, is_plain
+from engine.kv_cache import KvCache
+from engine.model_runner import DTYPES, ModelRunner
+from engine.models import DecoderModel, load_model
+from engine.request import PENDING, Request
+from engine.weights.checkpoint import Checkpoint, open_checkpoint
+from engine.weights.dummy_checkpoint import DummyCheckpoint
+
+
+class GpuModelRunner(ModelRunner):
+    """Decode steps replay a graph once ``warm_up`` has captured them; all others are eager."""
+
+    def __init__(self, config: EngineConfig, checkpoint: Checkpoint | None = None) -> None:
+        self._device = torch.device("cuda", torch.cuda.current_device())
+        if checkpoint is None:
+            dummy = config.load_format == "dummy"
+            path = config.model_path
+            checkpoint = DummyCheckpoint(path, self._device) if dummy else open_checkpoint(path)
+        super().__init__(config, checkpoint, make_attention=create_gpu_attention)
+        self._gpu_sampler = GpuSampler()
+        self._graphs: DecodeGraphs | None = None
+        self._landings = Landings(config.max_num_seqs)
+        # Of the last launch: the place of each request's token among those drawn.
+        self._rows: dict[Request, int] = {}
+
+    def _load(self, checkpoint: Checkpoint) -> DecoderModel:
+        return load_model(checkpoint, DTYPES[self._config.dtype], device=self._device)
+
+    def _make_kv_cache(self) -> KvCache:
+        # Loading leaves blocks behind that only the allocator's cache holds.
+        torch.cuda.empty_cache()
+        return KvCache.from_memory(
+            self.model_config,
+            memory_bytes=self._config.kv_memory_bytes or pool_bytes(self._device),
+            block_size=self._config.block_size,
+            dtype=DTYPES[self._config.dtype],
+            device=self._device,
+        )
+
+    def run(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        return self.launch(output)()
+
+    @torch.inference_mode()
+    def launch(self, output: SchedulerOutput) -> Callable[[], ModelRunnerOutput]:
+        """A token that the last launch draws (PENDING) is passed on from it on the device."""
+        # Now: whether a part draws is not to be seen once it counts as computed.
+        drawing = [part.samples for part in output.scheduled]
+        sampling = [part.request for part in output.scheduled if part.samples]
+        if self._replays(output):
+            assert self._graphs is not None
+            logits = self._graphs.replay(sampling, [self._source(each) for each in sampling])
+            token_ids = self._graphs.drawn[: len(sampling)]
+        else:
+            logits = self._run_eagerly(output, bool(sampling))
+            token_ids = None
+        if not all(is_plain(request) for request in sampling):
+            logits = self._gpu_sampler.adjust(logits, sampling)
+            token_ids = None
+        if token_ids is None:
+            token_ids = self._gpu_sampler.draw(logits, sampling)
+            self._keep(token_ids)
+        self._rows = {request: row for row, request in enumerate(sampling)}
+        landed = self._landings.send(token_ids)
+
+        def result() -> ModelRunnerOutput:
+            samples = iter(self._gpu_sampler.samples(logits, sampling, landed()))
+            return ModelRunnerOutput(tuple(next(samples) if draws else () for draws in drawing))
+
+        return result
+
+    @property
+    def graphs(self) -> DecodeGraphs | None:
+        """The captured decode steps, once it is warm."""
+        return self._graphs
+
+    def runs_ahead(self, output: SchedulerOutput) -> bool:
+        return (
+            self._graphs is not None
+            and len(output.scheduled) <= self._graphs.max_sequences
+            and all(
+                is_plain(part.request) and len(part.request.choices) == 1
+                for part in output.scheduled
+            )
+        )
+
+    def _run_eagerly(self, output: SchedulerOutput, samples: bool) -> torch.Tensor:
+        """Logits of the sequences that draw; none where none does."""
+        batch = build_forward_batch(output, self.kv_cache.block_size).to(self._device)
+        self._pass_tokens_on(output, batch)
+        self._attention.plan(batch)
+        hidden = self._model.forward(batch, self.kv_cache, self._attention)
+        rows = hidden[batch.logit_indices]
+        return self._model.compute_logits(rows) if samples else rows
+
+    def _source(self, request: Request) -> int:
+        """Where among the tokens that the last launch draws the request's next one is, or -1."""
+        is_pending = request.token_ids[request.num_computed_tokens] == PENDING
+        return self._rows[request] if is_pending else -1
+
+    def _pass_tokens_on(self, output: SchedulerOutput, batch: ForwardBatch) -> None:
+        sources = [self._source(part.request) for part in output.scheduled]
+        starts = [0, *itertools.accumulate(batch.query_lens)]
+        pairs = [pair for pair in zip(starts, sources, strict=False) if pair[1] >= 0]
+        if pairs:
+            assert self._graphs is not None
+            places, rows = torch.tensor(pairs).t().to(self._device)
+            batch.token_ids[places] = self._graphs.drawn[rows].long()
+
+    def _keep(self, token_ids: torch.Tensor) -> None:
+        """Puts drawn tokens where the next step finds them."""
+        if self._graphs is not None and len(token_ids) <= self._graphs.max_sequences:
+            self._graphs.drawn[: len(token_ids)] = token_ids
+
+    def warm_up(self) -> None:
+        """Compiles every kernel and captures decode steps of every batch size."""
+        super().warm_up()
+        if self._graphs is None:
+            self._graphs = self._capture()
+
+    @torch.inference_mode()
+    def _capture(self) -> DecodeGraphs:
+        attention = self._attention
+        assert isinstance(attention, TritonAttention)
+        graphs = DecodeGraphs(
+            self._model,
+            self.kv_cache,
+            attention,
+            max_sequences=self._config.max_num_seqs,
+            max_model_len=self.max_model_len,
+        )
+        graphs.capture()
+        return graphs
+
+    def _replays(self, output: SchedulerOutput) -> bool:
+        return (
+            self._graphs is not None
+            and len(output.scheduled) <= self._graphs.max_sequences
+            and all(
+                part.num_new_tokens == 1 and part.samples and len(part.request.choices) == 1
+                for part in output.scheduled
+            )
+        )

@@ -1,0 +1,47 @@
+"""Builds a DecoderModel on a GPU."""
+
+from collections.abc import Sequence
+
+import torch
+
+from engine.layers.fused import (
+    FusedAttention,
+    FusedMlp,
+    FusedRmsNorm,
+    GpuLinear,
+    GpuVocabulary,
+    RotaryTable,
+)
+from engine.layers.linear import Linear
+from engine.models.loader import ModelLoader
+from engine.weights.checkpoint import Checkpoint
+from engine.weights.stored_tensor import StoredTensor, dequantize
+
+
+class GpuModelLoader(ModelLoader):
+    """Dense weights only; each goes to the device as soon as it is read."""
+
+    _norm_type = FusedRmsNorm
+    _attention_type = FusedAttention
+    _mlp_type = FusedMlp
+    _vocabulary_type = GpuVocabulary
+
+    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__(checkpoint, dtype, "none")
+        self._device = device
+        self._rotary = RotaryTable(checkpoint.config, dtype, device)
+
+    def _dense_linear(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        row_counts: Sequence[int] = (),
+    ) -> Linear:
+        """``row_counts`` are of no use here: nothing on a GPU promises equal bits."""
+        return GpuLinear(weight, bias)
+
+    def _dense(self, stored: StoredTensor) -> torch.Tensor:
+        return dequantize(stored, self._dtype).to(self._device)
+
+    def _own(self, stored: StoredTensor) -> torch.Tensor:
+        return super()._own(stored).to(self._device)

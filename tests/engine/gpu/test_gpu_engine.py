@@ -1,0 +1,65 @@
+"""The unsplit engine on a GPU: captured steps against eager ones, and both against the CPU."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.config import EngineConfig
+from engine.llm_engine import LLMEngine
+from engine.sampling_params import SamplingParams
+from tests.engine.models.tiny_checkpoint import random_prompt
+
+pytestmark = pytest.mark.gpu
+GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+PROMPTS = [random_prompt(length, seed=length) for length in (1, 5, 16, 33, 70, 64, 90)]
+PARAMS = [
+    GREEDY,
+    replace(GREEDY, temperature=1.0, seed=5),
+    replace(GREEDY, temperature=0.7, top_k=20, top_p=0.9, seed=1 << 63),
+    replace(GREEDY, max_tokens=3),
+    replace(GREEDY, repetition_penalty=1.3, frequency_penalty=0.2),
+    replace(GREEDY, temperature=1.0, min_p=0.1, seed=9, max_tokens=11),
+    replace(GREEDY, logprobs=3),
+]
+
+
+def make_engine(path: Path, device: str, *, warm: bool) -> LLMEngine:
+    engine = LLMEngine(
+        EngineConfig(
+            model_path=str(path),
+            dtype="float32",
+            kv_memory_bytes=16 << 20,
+            max_num_batched_tokens=64,
+            max_num_seqs=8,
+            free_list_seed=3,
+            device="cuda" if device == "cuda" else "cpu",
+        )
+    )
+    if warm:
+        engine.runner.warm_up()
+    return engine
+
+
+def outputs(engine: LLMEngine) -> list[tuple[int, ...]]:
+    completions = engine.generate(PROMPTS, PARAMS)
+    engine.blocks.check()
+    return [completion.token_ids for (completion,) in completions]
+
+
+def test_captured_steps_equal_eager_ones_and_the_cpu(tiny_model: Path) -> None:
+    expected = outputs(make_engine(tiny_model, "cpu", warm=False))
+    assert outputs(make_engine(tiny_model, "cuda", warm=False)) == expected
+    captured = make_engine(tiny_model, "cuda", warm=True)
+    assert outputs(captured) == expected
+    assert outputs(captured) == expected
+
+
+def test_choices_and_preemption_on_a_gpu_equal_the_cpu(tiny_model: Path) -> None:
+    params = replace(GREEDY, temperature=1.0, seed=2)
+    results = []
+    for device in ("cpu", "cuda"):
+        engine = make_engine(tiny_model, device, warm=device == "cuda")
+        completions = engine.generate(PROMPTS[:3], [params] * 3, [3, 1, 2])
+        results.append([[each.token_ids for each in choices] for choices in completions])
+    assert results[0] == results[1]
