@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -29,15 +29,23 @@ class Figure:
 
 
 def write_results(
-    bench: str, figures: Sequence[Figure], packages: Sequence[str], folder: Path = FOLDER
+    bench: str,
+    figures: Sequence[Figure],
+    packages: Sequence[str],
+    folder: Path = FOLDER,
+    *,
+    hardware: Mapping[str, str] | None = None,
 ) -> Path:
-    """Writes the figures with where they come from; ``packages`` are those whose version counts."""
+    """Writes the figures with where they come from; ``packages`` are those whose version counts.
+
+    ``hardware`` is what matters beside the CPU and its memory.
+    """
     results = {
         "bench": bench,
         "command": " ".join(["python", "-m", f"bench.{bench}", *sys.argv[1:]]),
         "commit": _commit(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "hardware": _hardware(),
+        "hardware": _hardware() | dict(hardware or {}),
         "versions": {"python": platform.python_version()}
         | {package: importlib.metadata.version(package) for package in packages},
         "figures": [

@@ -72,7 +72,7 @@ class DecodeGraphs:
             graph = torch.cuda.CUDAGraph()
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
-            library = "cublaslt" if bucket in _CUBLASLT_BUCKETS else default_library
+            library = "cublaslt" if bucket in _CUBLASLT_BUCKETS else "cublas"
             torch.backends.cuda.preferred_blas_library(library)
             with torch.cuda.stream(stream):
                 self._inputs.fill([], [], bucket)
