@@ -128,7 +128,11 @@ def open_runner(config: EngineConfig, checkpoint: Checkpoint | None = None) -> M
     if config.device == "cuda":
         if not torch.cuda.is_available():
             raise ConfigurationError('device "cuda" needs an NVIDIA GPU and a torch built for it')
+        if config.quantization != "none":
+            raise ConfigurationError('device "cuda" runs no quantised weights: choose "none"')
         from engine.gpu.model_runner import GpuModelRunner
 
         return GpuModelRunner(config, checkpoint)
+    if config.load_format != "auto":
+        raise ConfigurationError('load_format "dummy" is for device "cuda" alone')
     return ModelRunner(config, checkpoint)
