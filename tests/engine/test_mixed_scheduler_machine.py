@@ -71,7 +71,8 @@ class MixedSchedulerMachine(RuleBasedStateMachine):
         for part in output.scheduled:
             self.compute(part)
         samples = tuple(tuple(draws(part)) for part in output.scheduled)
-        finished, copies = self.scheduler.update(output, ModelRunnerOutput(samples))
+        under_way = self.scheduler.advance(output)
+        finished, copies = self.scheduler.update(under_way, ModelRunnerOutput(samples))
         for source, destination in copies:
             for offset in range(BLOCK_SIZE):
                 self.pool[destination, offset] = self.pool.get((source, offset), ())
