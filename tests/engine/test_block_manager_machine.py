@@ -10,7 +10,7 @@ from engine.block_manager import BlockManager
 from engine.errors import OutOfBlocks
 
 NUM_BLOCKS = 9
-CONTENTS = st.sampled_from([bytes([number]) for number in range(5)])
+CONTENTS = st.sampled_from([bytes([number]) for number in range(8)])
 SIZES = st.integers(0, 4)
 
 
@@ -25,6 +25,8 @@ class BlockManagerMachine(RuleBasedStateMachine):
         self.leases: list[list[int]] = []
         self.fences: list[list[int]] = []
         self.contents: dict[bytes, int] = {}
+        # Blocks let go with their content, in the order in which they may be evicted.
+        self.evictable: list[int] = []
 
     def held(self) -> set[int]:
         groups = self.refs + self.reservations + self.leases + self.fences
@@ -37,7 +39,18 @@ class BlockManagerMachine(RuleBasedStateMachine):
         if any(block in self.contents.values() for block in blocks):
             known_free = NUM_BLOCKS - len(self.held() | set(self.contents.values()))
             assert known_free <= len(blocks), "a cached block went out before a free one"
+        evictable = [block for block in self.evictable if self.is_evictable(block)]
+        evicted = [block for block in blocks if block in evictable]
+        assert evicted == evictable[: len(evicted)], "not the least recently released"
         self.contents = {c: b for c, b in self.contents.items() if b not in blocks}
+
+    def note_let_go(self, blocks: list[int]) -> None:
+        """The later blocks of a prefix go first."""
+        others = [block for block in self.evictable if block not in blocks]
+        self.evictable = others + [block for block in reversed(blocks) if self.is_evictable(block)]
+
+    def is_evictable(self, block: int) -> bool:
+        return block in self.contents.values() and block not in self.held()
 
     @rule(size=SIZES)
     def allocate(self, size: int) -> None:
@@ -76,7 +89,9 @@ class BlockManagerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.refs)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
-        self.manager.release(self.pick(data, self.refs))
+        group = self.pick(data, self.refs)
+        self.manager.release(group)
+        self.note_let_go(group)
 
     @precondition(lambda self: self.refs)
     @rule(data=st.data())
@@ -85,22 +100,24 @@ class BlockManagerMachine(RuleBasedStateMachine):
         self.manager.acquire(group)
         self.refs.append(list(group))
 
-    @precondition(lambda self: self.refs)
+    @precondition(lambda self: self.refs or self.leases)
     @rule(data=st.data())
     def lease(self, data: st.DataObject) -> None:
-        group = data.draw(st.sampled_from(self.refs))
+        group = data.draw(st.sampled_from(self.refs + self.leases))
         self.manager.lease(group)
         self.leases.append(list(group))
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data())
     def end_lease(self, data: st.DataObject) -> None:
-        self.manager.end_lease(self.pick(data, self.leases))
+        group = self.pick(data, self.leases)
+        self.manager.end_lease(group)
+        self.note_let_go(group)
 
-    @precondition(lambda self: self.reservations or self.refs)
+    @precondition(lambda self: self.reservations or self.refs or self.leases)
     @rule(data=st.data())
     def fence(self, data: st.DataObject) -> None:
-        group = data.draw(st.sampled_from(self.reservations + self.refs))
+        group = data.draw(st.sampled_from(self.reservations + self.refs + self.leases))
         self.manager.fence(group)
         self.fences.append(list(group))
         self.contents = {c: b for c, b in self.contents.items() if b not in group}
@@ -110,10 +127,24 @@ class BlockManagerMachine(RuleBasedStateMachine):
     def lift_fence(self, data: st.DataObject) -> None:
         self.manager.lift_fence(self.pick(data, self.fences))
 
-    @precondition(lambda self: any(self.refs))
+    @precondition(lambda self: any(self.refs + self.leases))
     @rule(data=st.data(), content=CONTENTS)
     def register(self, data: st.DataObject, content: bytes) -> None:
-        block = data.draw(st.sampled_from(sorted({b for group in self.refs for b in group})))
+        groups = self.refs + self.leases
+        block = data.draw(st.sampled_from(sorted({b for group in groups for b in group})))
+        self.make_matchable(block, content)
+
+    @precondition(lambda self: any(self.refs))
+    @rule(data=st.data(), contents=st.lists(CONTENTS, unique=True, min_size=4, max_size=4))
+    def finish(self, data: st.DataObject, contents: list[bytes]) -> None:
+        """As a sequence ends: its blocks were filled, and are let go."""
+        group = self.pick(data, self.refs)
+        for block, content in zip(group, contents, strict=False):
+            self.make_matchable(block, content)
+        self.manager.release(group)
+        self.note_let_go(group)
+
+    def make_matchable(self, block: int, content: bytes) -> None:
         if block in self.contents.values() or any(block in group for group in self.fences):
             return
         self.manager.register(block, content)
