@@ -14,10 +14,11 @@ Piece = tuple[BlockRun, ...]
 class BlockRead:
     """A read in progress: wait for ``done``, fence by ``ended``.
 
-    ``done`` resolves to the seconds it took once every byte has arrived, or fails with a
-    TransferError as soon as that is out of reach. ``ended`` resolves when nothing of the read can
-    write to its local blocks any more, which after a failure may be later, or never. Both resolve
-    on the transfer thread and cannot be cancelled; ``cancel`` is how to give up.
+    ``done`` resolves to the seconds it took once every byte has arrived and ``check`` finds no
+    fault with them, or fails with a TransferError as soon as that is out of reach. ``ended``
+    resolves when nothing of the read can write to its local blocks any more, which after a failure
+    may be later, or never. Both resolve on the transfer thread and cannot be cancelled; ``cancel``
+    is how to give up.
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class BlockRead:
         peer: str,
         local_ids: Sequence[int],
         pieces: Sequence[Piece],
+        check: Callable[[], TransferError | None],
         give_up: "Callable[[BlockRead], None]",
     ) -> None:
         self.peer = peer
@@ -34,6 +36,7 @@ class BlockRead:
         self.failed_at: float | None = None
         self._unposted = deque(pieces)
         self._num_in_flight = 0
+        self._check = check
         self._give_up = give_up
         self._started_at = time.perf_counter()
 
@@ -62,7 +65,10 @@ class BlockRead:
         if self._unposted or self._num_in_flight or self.ended.done():
             return
         if not self.done.done():
-            self.done.set_result(time.perf_counter() - self._started_at)
+            if (error := self._check()) is None:
+                self.done.set_result(time.perf_counter() - self._started_at)
+            else:
+                self.done.set_exception(error)
         self.ended.set_result(None)
 
     def fail(self, error: TransferError, now: float) -> None:

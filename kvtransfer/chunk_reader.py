@@ -68,7 +68,7 @@ class ChunkReader:
         """Begins to read a chunk. Raises MessageOutOfOrder where it does not fit the prompt."""
         destinations = self._destinations(chunk, num_remote_blocks)
         self._next_token = chunk.end_token
-        read = self._transfers.read(peer, chunk.block_ids, destinations)
+        read = self._transfers.read(peer, chunk.block_ids, destinations, chunk.checksums)
         timer = asyncio.get_running_loop().call_later(self._timeout, self._time_out, read)
         self._reads.append(read)
         self._num_reading += 1
@@ -108,7 +108,8 @@ class ChunkReader:
         num_blocks = -(-chunk.num_tokens // self._block_size)
         if chunk.first_token != self._next_token or chunk.end_token > self._num_tokens:
             raise MessageOutOfOrder(f"{chunk} does not follow token {self._next_token}")
-        if not whole or not chunk.num_tokens or len(chunk.block_ids) != num_blocks:
+        one_each = len(chunk.checksums) in (0, num_blocks)
+        if not whole or not chunk.num_tokens or len(chunk.block_ids) != num_blocks or not one_each:
             raise MessageOutOfOrder(f"{chunk} does not cover its tokens")
         if not all(0 < block < num_remote_blocks for block in chunk.block_ids):
             raise MessageOutOfOrder(f"{chunk} is not within {num_remote_blocks} blocks")

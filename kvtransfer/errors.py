@@ -8,6 +8,7 @@ TransferError
 │   ├── PeerUnreachable         its description is fine, but no byte can be moved
 │   └── PeerLost                it died, or its connection did
 ├── ReadCancelled           the reader gave up its own read
+├── BlocksCorrupt           what arrived is not what was sent
 ├── PairingRefused          two workers must not exchange blocks
 │   ├── LayoutMismatch          their layouts differ: names the field and both values
 │   └── StaleBootId             the message was meant for another incarnation
@@ -21,6 +22,7 @@ TransferError
 
 from chassis.error_table import ErrorRow, ErrorTable
 from chassis.errors import (
+    Aborted,
     AlreadyExists,
     Cancelled,
     FailedPrecondition,
@@ -63,6 +65,10 @@ class PeerLost(PeerError):
 
 class ReadCancelled(TransferError):
     """The reader gave up its own read."""
+
+
+class BlocksCorrupt(TransferError):
+    """Blocks have arrived whose checksums are not those of the blocks that were read."""
 
 
 class PairingRefused(TransferError):
@@ -132,6 +138,7 @@ TRANSFER_ERRORS = ErrorTable(
         ErrorRow(PeerLost, Unavailable, "PEER_LOST"),
         ErrorRow(PeerError, Unavailable, "PEER_UNAVAILABLE"),
         ErrorRow(ReadCancelled, Cancelled, "READ_CANCELLED"),
+        ErrorRow(BlocksCorrupt, Aborted, "BLOCKS_CORRUPT"),
         ErrorRow(LayoutMismatch, FailedPrecondition, "LAYOUT_MISMATCH"),
         ErrorRow(StaleBootId, FailedPrecondition, "BOOT_ID_STALE"),
         ErrorRow(PairingRefused, FailedPrecondition, "PAIRING_REFUSED"),

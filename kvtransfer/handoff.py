@@ -15,12 +15,14 @@ class Chunk:
     """Blocks of the prefill pool that no later step will write (protocol 4.2).
 
     Covers tokens ``first_token .. first_token + num_tokens``; ``first_token`` is a multiple of
-    the block size, and so is ``num_tokens`` except in a prompt's last chunk.
+    the block size, and so is ``num_tokens`` except in a prompt's last chunk. ``checksums`` are
+    those of the blocks, or empty.
     """
 
     first_token: int
     num_tokens: int
     block_ids: tuple[int, ...]
+    checksums: tuple[int, ...] = ()
 
     @property
     def end_token(self) -> int:
@@ -31,18 +33,30 @@ class Chunk:
         skip = max(0, cached_tokens - self.first_token)
         if skip >= self.num_tokens:
             return None
+        first = skip // block_size
         return Chunk(
-            self.first_token + skip, self.num_tokens - skip, self.block_ids[skip // block_size :]
+            self.first_token + skip,
+            self.num_tokens - skip,
+            self.block_ids[first:],
+            self.checksums[first:],
         )
 
     def to_pb(self) -> kv_transfer_pb2.ChunkReady:
         return kv_transfer_pb2.ChunkReady(
-            first_token=self.first_token, num_tokens=self.num_tokens, block_ids=self.block_ids
+            first_token=self.first_token,
+            num_tokens=self.num_tokens,
+            block_ids=self.block_ids,
+            checksums=self.checksums,
         )
 
     @classmethod
     def from_pb(cls, message: kv_transfer_pb2.ChunkReady) -> Self:
-        return cls(message.first_token, message.num_tokens, tuple(message.block_ids))
+        return cls(
+            message.first_token,
+            message.num_tokens,
+            tuple(message.block_ids),
+            tuple(message.checksums),
+        )
 
 
 @dataclass(frozen=True, slots=True)

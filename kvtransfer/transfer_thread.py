@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from kvtransfer.block_read import BlockRead, cut_pieces, running_future
-from kvtransfer.errors import TransferClosed
+from kvtransfer.checksums import block_checksums
+from kvtransfer.errors import BlocksCorrupt, TransferClosed
 from kvtransfer.transfer_queue import TransferQueue
 from kvtransfer.transport.base import Transport
 
@@ -142,15 +143,28 @@ class TransferThread:
             removed.set_result(None)
         return removed
 
-    def read(self, peer: str, remote_ids: Sequence[int], local_ids: Sequence[int]) -> BlockRead:
+    def read(
+        self,
+        peer: str,
+        remote_ids: Sequence[int],
+        local_ids: Sequence[int],
+        checksums: Sequence[int] = (),
+    ) -> BlockRead:
         """Reads the peer's blocks ``remote_ids`` into ``local_ids``, position by position.
 
-        What the peer does never raises here: see ``BlockRead``. An empty read is done at once.
+        Where there are ``checksums``, the read fails with BlocksCorrupt if others arrive. What the
+        peer does never raises here: see ``BlockRead``. An empty read is done at once.
         """
         if any(not 0 <= block < self.num_blocks for block in local_ids):
             raise ValueError(f"local blocks {local_ids} are not all in a pool of {self.num_blocks}")
         pieces = cut_pieces(remote_ids, local_ids, self._blocks_a_piece)
-        read = BlockRead(peer, local_ids, pieces, self._give_up)
+
+        def check() -> BlocksCorrupt | None:
+            wrong = checksums and block_checksums(self.pool, local_ids) != tuple(checksums)
+            text = f"{len(local_ids)} blocks from {peer} are not what their checksums say"
+            return BlocksCorrupt(text) if wrong else None
+
+        read = BlockRead(peer, local_ids, pieces, check, self._give_up)
         if not self._submit(lambda: self._queue.begin(read)):
             read.fail(_closed(), self._clock())
         return read

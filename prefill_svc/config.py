@@ -16,6 +16,9 @@ class PrefillSettings:
     handoff_timeout: float = setting(
         10.0, help="seconds that a computed prompt, or a Pull, waits for its counterpart", minimum=0
     )
+    checksums: bool = setting(
+        False, help="send a checksum with every KV block, which the decode worker verifies"
+    )
     revoke_after: float = setting(
         2.0,
         help="seconds before a computed prompt that no decode worker has room for may lose its "

@@ -1,12 +1,13 @@
 """Decides which prompts compute in a step, and which blocks they hold meanwhile."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from engine.batch import ModelRunnerOutput, Sample, ScheduledRequest, SchedulerOutput
 from engine.block_manager import BlockManager
 from engine.errors import OutOfBlocks
 from engine.request import RequestStatus
+from kvtransfer.checksums import no_checksums
 from kvtransfer.handoff import Chunk
 from prefill_svc.prompt import Admission, PrefillPlan, Progress, Prompt
 from worker.waiting_line import WaitingLine
@@ -34,6 +35,7 @@ class PrefillScheduler:
         max_num_batched_tokens: int,
         max_num_seqs: int,
         revoke_after: float,
+        checksum: Callable[[Sequence[int]], tuple[int, ...]] = no_checksums,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._blocks = blocks
@@ -41,6 +43,7 @@ class PrefillScheduler:
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_num_seqs = max_num_seqs
         self._revoke_after = revoke_after
+        self._checksum = checksum
         self._clock = clock
         self._waiting: WaitingLine[Prompt] = WaitingLine()
         self._computing: dict[bytes, Prompt] = {}
@@ -182,7 +185,7 @@ class PrefillScheduler:
         ids = self._blocks_of(prompt, first, num_tokens)
         self._blocks.lease(ids)
         prompt.num_announced_tokens = num_tokens
-        return Chunk(first, num_tokens - first, tuple(ids))
+        return Chunk(first, num_tokens - first, tuple(ids), self._checksum(ids))
 
     def _blocks_of(self, prompt: Prompt, first_token: int, end_token: int) -> list[int]:
         first, end = first_token // self._block_size, -(-end_token // self._block_size)

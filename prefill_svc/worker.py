@@ -18,6 +18,7 @@ from chassis.telemetry import Span
 from engine.block_manager import BlockManager
 from engine.loop import EngineLoop
 from engine.request import Request, RequestStatus
+from kvtransfer.checksums import block_checksums, no_checksums
 from kvtransfer.handoff import Completion, FirstSample
 from kvtransfer.lease import LeaseEnd
 from kvtransfer.producer import HandoffTimeouts, Producer
@@ -74,6 +75,9 @@ class PrefillWorker:
             max_num_batched_tokens=settings.engine.max_num_batched_tokens,
             max_num_seqs=settings.engine.max_num_batched_tokens,
             revoke_after=settings.revoke_after,
+            checksum=partial(block_checksums, model.runner.kv_cache.tensor)
+            if settings.checksums
+            else no_checksums,
         )
         engine_metrics = EngineMetrics(metrics, self.board)
         self._stepper = PrefillStepper(

@@ -323,6 +323,7 @@ class ChunkReady(google.protobuf.message.Message):
     FIRST_TOKEN_FIELD_NUMBER: builtins.int
     NUM_TOKENS_FIELD_NUMBER: builtins.int
     BLOCK_IDS_FIELD_NUMBER: builtins.int
+    CHECKSUMS_FIELD_NUMBER: builtins.int
     first_token: builtins.int
     """First token covered; a multiple of the block size."""
     num_tokens: builtins.int
@@ -331,14 +332,19 @@ class ChunkReady(google.protobuf.message.Message):
     def block_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Block ids in the prefill pool."""
 
+    @property
+    def checksums(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """CRC-32 of the bytes of each of these blocks, or none at all (rule 4.3)."""
+
     def __init__(
         self,
         *,
         first_token: builtins.int = ...,
         num_tokens: builtins.int = ...,
         block_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        checksums: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["block_ids", b"block_ids", "first_token", b"first_token", "num_tokens", b"num_tokens"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["block_ids", b"block_ids", "checksums", b"checksums", "first_token", b"first_token", "num_tokens", b"num_tokens"]) -> None: ...
 
 Global___ChunkReady: typing_extensions.TypeAlias = ChunkReady
 
