@@ -1,0 +1,80 @@
+"""A transport whose reads end when, and how, the test says."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kvtransfer.errors import PeerLost
+from kvtransfer.transport.base import BlockRun, Ended
+from kvtransfer.transport.local import LocalFabric, LocalTransport
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """A read on its way: ``source`` is the pool it reads from, as it is when it moves."""
+
+    source: torch.Tensor
+    runs: tuple[BlockRun, ...]
+
+    @property
+    def destinations(self) -> list[int]:
+        return [
+            block
+            for run in self.runs
+            for block in range(run.local_block, run.local_block + run.num_blocks)
+        ]
+
+
+class FaultyTransport(LocalTransport):
+    """First bytes move by themselves, reads wait for one of the methods below."""
+
+    def __init__(self, pool: torch.Tensor, pool_name: str, fabric: LocalFabric) -> None:
+        super().__init__(pool, pool_name, fabric)
+        self.posted: dict[int, Posted] = {}
+        # Reads that have failed, for all the transport knows, and may still write.
+        self.undead: list[Posted] = []
+        self._reports: list[Ended] = []
+
+    def disconnect(self, peer: str) -> None:
+        del self._peers[peer]
+
+    def post(self, peer: str, runs: Sequence[BlockRun]) -> int:
+        self._num_tickets += 1
+        source = self._fabric.pools[self._peers[peer]]
+        self.posted[self._num_tickets] = Posted(source, tuple(runs))
+        return self._num_tickets
+
+    def poll(self) -> list[Ended]:
+        reports, self._reports = self._reports, []
+        return [*super().poll(), *reports]
+
+    def complete(self, ticket: int) -> None:
+        """Moves the bytes, as they are at the source by now, and says so."""
+        self._move(self.posted.pop(ticket))
+        self._reports.append(Ended(ticket))
+
+    def spoil(self, ticket: int, *, lose: bool) -> None:
+        """Says that the bytes have moved, though they are other ones, or none moved."""
+        posted = self.posted.pop(ticket)
+        if not lose:
+            self._move(posted)
+            self.pool[posted.destinations[-1]] += 1
+        self._reports.append(Ended(ticket))
+
+    def fail(self, ticket: int, *, final: bool) -> None:
+        """The peer is lost; if that is not ``final``, nobody knows when the read ends."""
+        posted = self.posted.pop(ticket)
+        if not final:
+            self.undead.append(posted)
+        self._reports.append(Ended(ticket, PeerLost("lost"), final))
+
+    def write_late(self, posted: Posted) -> None:
+        """A read that failed long ago writes after all."""
+        self._move(posted)
+
+    def _move(self, posted: Posted) -> None:
+        for run in posted.runs:
+            end = run.local_block + run.num_blocks
+            remote_end = run.remote_block + run.num_blocks
+            self.pool[run.local_block : end] = posted.source[run.remote_block : remote_end]

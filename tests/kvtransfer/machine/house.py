@@ -1,0 +1,332 @@
+"""A prefill and a decode worker, all real but the model, the threads, the wire and the bytes."""
+
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+from baton.v1 import decode_pb2, generation_pb2, prefill_pb2
+from chassis.errors import Cancelled, ServiceError
+from chassis.metrics import Metrics
+from decode_svc.config import DecodeSettings
+from decode_svc.outbox import Outbox
+from decode_svc.worker import DecodeWorker
+from engine.block_manager import BlockManager
+from kvtransfer.errors import DuplicateAttempt
+from kvtransfer.layout import HeadRange, KvLayout
+from kvtransfer.transfer_thread import TransferThread
+from kvtransfer.transport.local import LocalFabric
+from prefill_svc.config import PrefillSettings
+from prefill_svc.job import PrefillJob
+from prefill_svc.scheduler import PrefillScheduler
+from prefill_svc.worker import PrefillWorker
+from tests.kvtransfer.machine.fake_loop import FakeLoop
+from tests.kvtransfer.machine.faulty_transport import FaultyTransport
+from tests.kvtransfer.machine.wire import Wire
+from tests.kvtransfer.machine.written_model import (
+    BLOCK_SIZE,
+    VOCAB_SIZE,
+    WrittenRunner,
+    next_token,
+)
+from worker.identity import Identity
+from worker.leg import Leg, Limits
+from worker.loaded import LoadedModel
+from worker.parts import Parts
+from worker.settings import EngineSettings
+
+LAYOUT = KvLayout(
+    model_digest="m",
+    dtype="bfloat16",
+    num_layers=1,
+    num_kv_heads=1,
+    head_dim=1,
+    block_size=BLOCK_SIZE,
+    ranks=(HeadRange(0, 1),),
+)
+LIMITS = Limits(VOCAB_SIZE, max_context_tokens=64, block_size=BLOCK_SIZE)
+NUM_BLOCKS = 9
+ENGINE = EngineSettings(block_size=BLOCK_SIZE, max_num_batched_tokens=6, threads=1)
+
+
+class TurnedEngine:
+    """Stands for EngineLoop: takes a turn when it is told to."""
+
+    def __init__(self, stepper: Any, *, on_failure: Callable[[BaseException], None]) -> None:
+        self._stepper = stepper
+        self._inbox: list[Callable[[], None]] = []
+
+    def post(self, function: Callable[[], None]) -> None:
+        self._inbox.append(function)
+
+    def turn(self) -> bool:
+        """What was posted, then a step; False where there was nothing to do at all."""
+        posted = bool(self._inbox)
+        while self._inbox:
+            self._inbox.pop(0)()
+        return bool(self._stepper.step()) or posted
+
+
+class TurnedTransfers(TransferThread):
+    """A transfer thread without a thread."""
+
+    def take_turn(self) -> None:
+        self._run_inbox()
+        if self.polling:
+            self._queue.step()
+
+
+class NotedOutbox(Outbox):
+    """Takes note of what leaves the decode worker, at the moment when it leaves."""
+
+    def __init__(self, hear: Callable[[decode_pb2.SessionResponse], None]) -> None:
+        super().__init__()
+        self._hear = hear
+
+    def put_step(self, step: decode_pb2.StepOutputs) -> None:
+        self._hear(decode_pb2.SessionResponse(step=step))
+
+    def put(self, response: decode_pb2.SessionResponse) -> None:
+        self._hear(response)
+
+
+@dataclass(slots=True, eq=False)
+class Try:
+    """An attempt as its gateway sees it."""
+
+    number: int
+    token_ids: list[int]
+    choices: tuple[int, ...]
+    max_tokens: int
+    prefill: PrefillJob | None = None
+    refused: bool = False
+    submitted: bool = False
+    finished: decode_pb2.Finished | None = None
+    tokens: dict[int, list[int]] = field(default_factory=dict)
+
+    @property
+    def attempt_id(self) -> bytes:
+        return self.number.to_bytes(16, "big")
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        sampling = generation_pb2.SamplingParams(max_tokens=self.max_tokens, ignore_eos=True)
+        return {
+            "attempt_id": self.attempt_id,
+            "token_ids": self.token_ids,
+            "num_prompt_tokens": len(self.token_ids),
+            "choices": self.choices,
+            "sampling": sampling,
+        }
+
+    def prefill_error(self) -> ServiceError | None:
+        """How Prefill ended, once it has."""
+        assert self.prefill is not None
+        error = self.prefill.ended.exception()
+        assert error is None or isinstance(error, ServiceError)
+        return error
+
+
+class House:
+    """Both workers, the wire and the transport between them, and the attempts."""
+
+    def __init__(self, *, checksums: bool) -> None:
+        self.loop = FakeLoop()
+        self.wire, self.fabric = Wire(), LocalFabric()
+        self.tries: list[Try] = []
+        self._numbers = itertools.count(1)
+        self._managers: dict[str, BlockManager] = {}
+        self.loop.run_until_complete(self._build(checksums))
+        self.settle()
+
+    async def _build(self, checksums: bool) -> None:
+        scheduler = functools.partial(PrefillScheduler, clock=self.loop.time)
+        with (
+            patch("prefill_svc.worker.EngineLoop", TurnedEngine),
+            patch("decode_svc.worker.EngineLoop", TurnedEngine),
+            patch("prefill_svc.worker.PrefillScheduler", scheduler),
+            patch("prefill_svc.worker.BlockManager", functools.partial(self._manage, "prefill")),
+            patch("decode_svc.worker.BlockManager", functools.partial(self._manage, "decode")),
+        ):
+            self.prefill_parts = self._parts("prefill")
+            prefill = PrefillSettings(engine=ENGINE, checksums=checksums)
+            self.prefill = PrefillWorker(prefill, self.prefill_parts)
+            self.decode_parts = self._parts("decode")
+            decode = DecodeSettings(engine=ENGINE, max_decode_batch=4)
+            self.decode = DecodeWorker(decode, self.decode_parts, self.loop.time)
+        self.wire.producer = self.prefill.producer
+        for worker in (self.prefill, self.decode):
+            worker.board.set_accepting(True)
+        self.session = self.decode.open_session(NotedOutbox(self._hear))
+
+    def _manage(self, role: str, num_blocks: int) -> BlockManager:
+        return self._managers.setdefault(role, BlockManager(num_blocks, free_list_seed=5))
+
+    def _parts(self, role: str) -> Parts:
+        runner: Any = WrittenRunner(NUM_BLOCKS)
+        transport = FaultyTransport(runner.tensor, role, self.fabric)
+        transfers = TurnedTransfers(transport, clock=self.loop.time)
+        setattr(self, f"{role}_transport", transport)
+        identity = Identity(role.encode().ljust(16))
+        return Parts(
+            identity,
+            LoadedModel(role, runner, LAYOUT, LIMITS, b"", b""),
+            transfers,
+            Metrics(),
+            _fail,
+        )
+
+    prefill_transport: FaultyTransport
+    decode_transport: FaultyTransport
+
+    # What a gateway does.
+
+    def new_try(self, token_ids: list[int], num_choices: int, max_tokens: int) -> Try:
+        made = Try(next(self._numbers), token_ids, tuple(range(num_choices)), max_tokens)
+        self.tries.append(made)
+        return made
+
+    def send_prefill(self, made: Try) -> None:
+        request = prefill_pb2.PrefillRequest(hand_off=True, **made.fields)
+        leg = Leg.from_pb(request, LIMITS)
+        try:
+            made.prefill = self._run(self.prefill.submit, leg, hand_off=True, parent=None)
+        except DuplicateAttempt:
+            # Its Pull has waited for it too long already, and left a tombstone (protocol 3.2).
+            made.refused = True
+
+    def send_decode(self, made: Try) -> None:
+        submit = decode_pb2.Submit(
+            handle=made.number,
+            prefill_address="prefill",
+            prefill_boot_id=self.prefill_parts.identity.boot_id,
+            **made.fields,
+        )
+        made.submitted = True
+        self._run(self.decode.submit, self.session, submit)
+
+    def cancel_prefill(self, made: Try) -> None:
+        error = Cancelled("the call has ended", reason="PREFILL_ENDED")
+        self._run(self.prefill.end, made.prefill, error)
+
+    def cancel_decode(self, made: Try) -> None:
+        self._run(self.decode.cancel, self.session, made.number, ())
+
+    # What time and the machines do.
+
+    def settle(self) -> None:
+        self.loop.settle()
+
+    def turn(self, role: str) -> bool:
+        worker = self.prefill if role == "prefill" else self.decode
+        engine: Any = worker._engine
+        worked: bool = engine.turn()
+        self.settle()
+        return worked
+
+    def poll(self, role: str) -> None:
+        transfers: Any = getattr(self, f"{role}_parts").transfers
+        transfers.take_turn()
+        self.settle()
+
+    def _run(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        async def call() -> Any:
+            return function(*arguments, **options)
+
+        with patch("kvtransfer.consumer.open_channel", self.wire.open):
+            result = self.loop.run_until_complete(call())
+            self.settle()
+        return result
+
+    # What must always hold.
+
+    def _hear(self, response: decode_pb2.SessionResponse) -> None:
+        if response.HasField("finished"):
+            made = self._find(response.finished.handle)
+            made.finished = made.finished or response.finished
+        step = response.step
+        for handle, choice, token in zip(step.handles, step.choices, step.token_ids, strict=True):
+            self._take(self._find(handle), choice, token)
+
+    def _take(self, made: Try, choice: int, token: int) -> None:
+        """Protocol 3.6: a token leaves only after a lease that was alive to the end."""
+        assert made.prefill is not None and made.prefill.ended.done(), "token before the release"
+        assert made.prefill_error() is None, made.prefill_error()
+        assert made.finished is None, "token after the last word"
+        tokens = made.tokens.setdefault(choice, [next_token(made.token_ids)])
+        assert token == next_token([*made.token_ids, *tokens]), (made, choice, token)
+        tokens.append(token)
+
+    def _find(self, handle: int) -> Try:
+        return next(made for made in self.tries if made.number == handle)
+
+    def check(self) -> None:
+        """Rule 4.6, who owns which block, and where reads may still write."""
+        assert self.wire.bugs == []
+        for manager in self._managers.values():
+            manager.check()
+        self._check_owners("prefill", self._prefill_tables())
+        self._check_owners("decode", self._decode_tables())
+        blocks = self._managers["decode"]._blocks
+        in_flight = [*self.decode_transport.posted.values(), *self.decode_transport.undead]
+        for block in (block for posted in in_flight for block in posted.destinations):
+            assert blocks[block].state in ("reserved", "fenced"), (block, blocks[block])
+
+    def _check_owners(self, role: str, tables: list[list[int]]) -> None:
+        """Every reference is in one table, and the other way round: none twice, none lost."""
+        held = Counter(block for table in tables for block in table)
+        for block_id, block in self._managers[role]._blocks.items():
+            assert block.num_refs + block.reserved == held[block_id], (role, block_id, block)
+
+    def _prefill_tables(self) -> list[list[int]]:
+        scheduler = self.prefill._stepper.scheduler
+        stages = (scheduler._computing, scheduler._computed, scheduler._stopped)
+        return [each.request.block_table for stage in stages for each in stage.values()]
+
+    def _decode_tables(self) -> list[list[int]]:
+        scheduler = self.decode._stepper._scheduler
+        pulling = [
+            table
+            for each in scheduler._pulling.values()
+            for table in (each.prompt_blocks, each.spare_blocks)
+        ]
+        running = [
+            request.block_table for each in scheduler._running.values() for request in each.requests
+        ]
+        return [*pulling, *running]
+
+    def check_all_back(self) -> None:
+        """Nothing is held but what a read may still write to, and what was read along with it."""
+        undead = self.decode_transport.undead
+        for role, manager in self._managers.items():
+            counts = manager.counts()
+            assert (counts.leased, counts.used, counts.reserved) == (0, 0, 0), (role, counts)
+            if role == "prefill" or not undead:
+                assert counts.fenced == 0, (role, counts)
+
+    def give_all_up(self) -> None:
+        for made in self.tries:
+            if made.prefill is not None:
+                self.cancel_prefill(made)
+        self._run(self.decode.close_session, self.session)
+        for role in ("prefill", "decode"):
+            # What was given up comes back in the next step, or when its reads have ended.
+            self.turn(role)
+        for ticket in sorted(self.decode_transport.posted):
+            self.decode_transport.complete(ticket)
+        self.poll("decode")
+        self.turn("decode")
+
+    def close(self) -> None:
+        self.loop.run_until_complete(self.decode.pairings.close())
+        self.loop.run_until_complete(self.decode._consumer.close())
+        self.wire.break_off()
+        self.settle()
+        self.loop.close()
+
+
+def _fail(error: BaseException) -> None:
+    raise error
