@@ -113,7 +113,7 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     fake.write_bytes(b"not a model")
     run = baton("pull", str(fake), env={"BATON_MODEL_DIR": str(tmp_path / "store")})
     assert run.returncode == 1
-    assert "fake.gguf is not a GGUF file" in run.stderr
+    assert "fake.gguf is not a usable GGUF file" in run.stderr
 
 
 def test_models_lists_the_catalogue_and_what_is_here(tmp_path: Path) -> None:
