@@ -22,8 +22,6 @@ REASONS: dict[RequestStatus, "FinishReason.ValueType"] = {
     RequestStatus.FINISHED_STOP: generation_pb2.FINISH_REASON_STOP_TOKEN,
     RequestStatus.FINISHED_LENGTH: generation_pb2.FINISH_REASON_LENGTH,
 }
-# Log probabilities in float32, by batches of different shapes.
-TOLERANCE = 1e-3
 
 Answers: TypeAlias = list[GenerateResponse]
 Expected: TypeAlias = list[list["ExpectedChoice"]]
@@ -132,18 +130,15 @@ def test_finish_reasons_are_equal(answers: Answers, expected: Expected) -> None:
         assert not has_token or finish.stop_token_id == wanted.token_ids[-1]
 
 
-def test_log_probabilities_are_equal(answers: Answers, expected: Expected) -> None:
+def test_log_probabilities_are_equal_to_the_bit(answers: Answers, expected: Expected) -> None:
     num_compared = 0
     for choice, wanted in choices(answers, expected):
         assert len(choice.logprobs) == (len(wanted.token_ids) if wanted.logprobs else 0)
         for got, known in zip(choice.logprobs, wanted.logprobs, strict=False):
             num_compared += 1
             assert got.chosen.token_id == known.token_id
-            assert got.chosen.logprob == pytest.approx(known.logprob, abs=TOLERANCE)
-            assert [top.token_id for top in got.top] == [token_id for token_id, _ in known.top]
-            assert [top.logprob for top in got.top] == pytest.approx(
-                [logprob for _, logprob in known.top], abs=TOLERANCE
-            )
+            assert got.chosen.logprob == known.logprob
+            assert [(top.token_id, top.logprob) for top in got.top] == list(known.top)
     assert num_compared > 100
 
 
