@@ -36,7 +36,8 @@ class TransferQueue:
         self._max_blocks_in_flight = max_blocks_in_flight
         self._clock = clock
         self._peers: dict[str, _Peer] = {}
-        self._reads: set[BlockRead] = set()
+        # In order of their beginning, as a dict keeps it.
+        self._reads: dict[BlockRead, None] = {}
         self._turns: deque[BlockRead] = deque()
         self._pieces: dict[int, tuple[BlockRead, Piece]] = {}
         self.num_blocks_in_flight = 0
@@ -84,7 +85,7 @@ class TransferQueue:
         if known is None or known.removed is not None:
             read.fail(PeerUnknown(f"{read.peer} is not connected"), self._clock())
             return
-        self._reads.add(read)
+        self._reads[read] = None
         if read.has_unposted:
             self._turns.append(read)
         else:
@@ -167,7 +168,7 @@ class TransferQueue:
     def _forget_if_ended(self, read: BlockRead) -> None:
         if not read.ended.done() or read not in self._reads:
             return
-        self._reads.remove(read)
+        del self._reads[read]
         self._remove_if_quiet(read.peer)
 
     def _remove_if_quiet(self, name: str) -> None:

@@ -139,6 +139,12 @@ class House:
         self.tries: list[Try] = []
         self._numbers = itertools.count(1)
         self._managers: dict[str, BlockManager] = {}
+        # What was raised where nobody would hear of it: failed checks of what leaves, and bugs.
+        self.faults: list[Any] = []
+        self.loop.set_exception_handler(lambda _, facts: self.faults.append(facts))
+        # Pairs are made and made again whenever the loop runs.
+        self._wiring = patch("kvtransfer.consumer.open_channel", self.wire.open)
+        self._wiring.start()
         self.loop.run_until_complete(self._build(checksums))
         self.settle()
 
@@ -181,6 +187,14 @@ class House:
 
     prefill_transport: FaultyTransport
     decode_transport: FaultyTransport
+
+    @property
+    def with_prefill(self) -> list[Try]:
+        return [each for each in self.tries if each.prefill is not None]
+
+    @property
+    def submitted(self) -> list[Try]:
+        return [each for each in self.tries if each.submitted]
 
     # What a gateway does.
 
@@ -236,9 +250,8 @@ class House:
         async def call() -> Any:
             return function(*arguments, **options)
 
-        with patch("kvtransfer.consumer.open_channel", self.wire.open):
-            result = self.loop.run_until_complete(call())
-            self.settle()
+        result = self.loop.run_until_complete(call())
+        self.settle()
         return result
 
     # What must always hold.
@@ -266,6 +279,7 @@ class House:
     def check(self) -> None:
         """Rule 4.6, who owns which block, and where reads may still write."""
         assert self.wire.bugs == []
+        assert self.faults == []
         for manager in self._managers.values():
             manager.check()
         self._check_owners("prefill", self._prefill_tables())
@@ -326,6 +340,7 @@ class House:
         self.wire.break_off()
         self.settle()
         self.loop.close()
+        self._wiring.stop()
 
 
 def _fail(error: BaseException) -> None:
