@@ -14,7 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from baton.v1.decode_pb2 import OUTCOME_COMPLETED
 from tests.kvtransfer.machine.faulty_transport import FaultyTransport
-from tests.kvtransfer.machine.house import House, Try
+from tests.kvtransfer.machine.house import House
+from tests.kvtransfer.machine.stand_ins import Try
 from tests.kvtransfer.machine.written_model import answer
 
 # Few first tokens, so that prompts share prefixes.

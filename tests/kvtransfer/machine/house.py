@@ -4,27 +4,24 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from baton.v1 import decode_pb2, generation_pb2, prefill_pb2
-from chassis.errors import Cancelled, ServiceError
+from baton.v1 import decode_pb2, prefill_pb2
+from chassis.errors import Cancelled
 from chassis.metrics import Metrics
 from decode_svc.config import DecodeSettings
-from decode_svc.outbox import Outbox
 from decode_svc.worker import DecodeWorker
 from engine.block_manager import BlockManager
 from kvtransfer.errors import DuplicateAttempt
 from kvtransfer.layout import HeadRange, KvLayout
-from kvtransfer.transfer_thread import TransferThread
 from kvtransfer.transport.local import LocalFabric
 from prefill_svc.config import PrefillSettings
-from prefill_svc.job import PrefillJob
 from prefill_svc.scheduler import PrefillScheduler
 from prefill_svc.worker import PrefillWorker
 from tests.kvtransfer.machine.fake_loop import FakeLoop
 from tests.kvtransfer.machine.faulty_transport import FaultyTransport
+from tests.kvtransfer.machine.stand_ins import NotedOutbox, Try, TurnedEngine, TurnedTransfers
 from tests.kvtransfer.machine.wire import Wire
 from tests.kvtransfer.machine.written_model import (
     BLOCK_SIZE,
@@ -50,84 +47,6 @@ LAYOUT = KvLayout(
 LIMITS = Limits(VOCAB_SIZE, max_context_tokens=64, block_size=BLOCK_SIZE)
 NUM_BLOCKS = 9
 ENGINE = EngineSettings(block_size=BLOCK_SIZE, max_num_batched_tokens=6, threads=1)
-
-
-class TurnedEngine:
-    """Stands for EngineLoop: takes a turn when it is told to."""
-
-    def __init__(self, stepper: Any, *, on_failure: Callable[[BaseException], None]) -> None:
-        self._stepper = stepper
-        self._inbox: list[Callable[[], None]] = []
-
-    def post(self, function: Callable[[], None]) -> None:
-        self._inbox.append(function)
-
-    def turn(self) -> bool:
-        """What was posted, then a step; False where there was nothing to do at all."""
-        posted = bool(self._inbox)
-        while self._inbox:
-            self._inbox.pop(0)()
-        return bool(self._stepper.step()) or posted
-
-
-class TurnedTransfers(TransferThread):
-    """A transfer thread without a thread."""
-
-    def take_turn(self) -> None:
-        self._run_inbox()
-        if self.polling:
-            self._queue.step()
-
-
-class NotedOutbox(Outbox):
-    """Takes note of what leaves the decode worker, at the moment when it leaves."""
-
-    def __init__(self, hear: Callable[[decode_pb2.SessionResponse], None]) -> None:
-        super().__init__()
-        self._hear = hear
-
-    def put_step(self, step: decode_pb2.StepOutputs) -> None:
-        self._hear(decode_pb2.SessionResponse(step=step))
-
-    def put(self, response: decode_pb2.SessionResponse) -> None:
-        self._hear(response)
-
-
-@dataclass(slots=True, eq=False)
-class Try:
-    """An attempt as its gateway sees it."""
-
-    number: int
-    token_ids: list[int]
-    choices: tuple[int, ...]
-    max_tokens: int
-    prefill: PrefillJob | None = None
-    refused: bool = False
-    submitted: bool = False
-    finished: decode_pb2.Finished | None = None
-    tokens: dict[int, list[int]] = field(default_factory=dict)
-
-    @property
-    def attempt_id(self) -> bytes:
-        return self.number.to_bytes(16, "big")
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        sampling = generation_pb2.SamplingParams(max_tokens=self.max_tokens, ignore_eos=True)
-        return {
-            "attempt_id": self.attempt_id,
-            "token_ids": self.token_ids,
-            "num_prompt_tokens": len(self.token_ids),
-            "choices": self.choices,
-            "sampling": sampling,
-        }
-
-    def prefill_error(self) -> ServiceError | None:
-        """How Prefill ended, once it has."""
-        assert self.prefill is not None
-        error = self.prefill.ended.exception()
-        assert error is None or isinstance(error, ServiceError)
-        return error
 
 
 class House:
