@@ -51,7 +51,10 @@ def stack(tiny_model: str, tmp_path: Path) -> Iterator[TwoOfEach]:
             each.wait_ready()
         model = ("--model", tiny_model)
         gateways = [
-            processes.enter_context(running_gateway(prefill, decode, tmp_path, *model))
+            # A busy machine may take more than the default for the longest answer.
+            processes.enter_context(
+                running_gateway(prefill, decode, tmp_path, *model, "--drain-grace=300")
+            )
             for _ in range(2)
         ]
         yield TwoOfEach((gateways[0], gateways[1]), prefill, decode)
