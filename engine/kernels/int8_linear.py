@@ -10,7 +10,13 @@ from dataclasses import dataclass
 import torch
 
 from engine.kernels.int4_layout import int4_layout
-from engine.kernels.int4_linear import Int4Weight, columns_of_blocks, int4_linear, row_slices
+from engine.kernels.int4_linear import (
+    Int4Weight,
+    columns_of_blocks,
+    int4_linear,
+    multiply,
+    row_slices,
+)
 from engine.weights.stored_tensor import GROUP_SIZE, Q8Tensor
 
 
@@ -45,7 +51,7 @@ def int8_linear(x: torch.Tensor, weight: Int8Weight) -> torch.Tensor:
 
 def int8_linear_dequantizing(x: torch.Tensor, weight: Int8Weight) -> torch.Tensor:
     """The same through bfloat16 copies of slices of the weight: fast for many tokens."""
-    parts = [x @ _dequantize(weight, rows) for rows in row_slices(weight.halves)]
+    parts = [multiply(x, _dequantize(weight, rows)) for rows in row_slices(weight.halves)]
     return torch.cat(parts, dim=1).narrow(1, 0, weight.halves.num_rows)
 
 
