@@ -10,15 +10,12 @@ from engine.config import EngineConfig
 from engine.llm_engine import LLMEngine
 from engine.request import RequestStatus
 from engine.sampling_params import SamplingParams
-from tests.engine.plain_sampling import plain_draw
+from tests.engine.near_ties import equal_up_to_a_near_tie
 
 # "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 PROMPT = [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
 # "The capital of France is Paris.<|im_end|>"
 ANSWER = (504, 3575, 282, 4649, 314, 7042, 30, 2)
-# In bf16 and q4 another token may come only where the two best logits are this close; for a draw,
-# the logits with their share of the noise.
-GAP_TOLERANCE = 0.25
 
 
 def make_engine(path: Path, dtype: Any, quantization: Any) -> LLMEngine:
@@ -70,19 +67,6 @@ def test_float32_is_the_same_to_the_bit_alone_and_in_a_batch_of_32(smollm2_path:
         assert (alone.token_ids, alone.logprobs) == (expected.token_ids, expected.logprobs)
 
 
-def closeness(engine: LLMEngine, token_ids: list[int], params: SamplingParams) -> float:
-    """How near the next token is to being another: the gap of the two best, in logits."""
-    vocab_size = engine.runner.model_config.vocab_size
-    ((completion,),) = engine.generate(
-        [token_ids], [replace(params, max_tokens=1, logprobs=vocab_size)]
-    )
-    top = completion.logprobs[0].top
-    if params.temperature == 0.0:
-        return top[0][1] - top[1][1]
-    logits = [logprob for _, logprob in sorted(top)]
-    return plain_draw(logits, params, 0, len(token_ids)).margin * params.temperature
-
-
 @pytest.mark.parametrize("quantization", ["none", "q4"], ids=["bfloat16", "q4"])
 def test_lower_precision_differs_from_itself_only_at_near_ties(
     smollm2_path: Path, quantization: str
@@ -92,13 +76,8 @@ def test_lower_precision_differs_from_itself_only_at_near_ties(
     prompts, params = make_requests(32)
     params = [replace(each, max_tokens=16) for each in params]
     together = engine.generate(prompts, params)
-    num_equal = 0
-    for prompt, each, (batched,) in zip(prompts[:8], params[:8], together[:8], strict=True):
-        ((alone,),) = engine.generate([prompt], [each])
-        pairs = list(zip(alone.token_ids, batched.token_ids, strict=True))
-        first = next((place for place, (a, b) in enumerate(pairs) if a != b), len(pairs))
-        num_equal += first
-        if first < len(pairs):
-            known = prompt + list(alone.token_ids[:first])
-            assert closeness(engine, known, each) < GAP_TOLERANCE
+    num_equal = sum(
+        equal_up_to_a_near_tie(engine, prompt, each, batched.token_ids)
+        for prompt, each, (batched,) in zip(prompts[:8], params[:8], together[:8], strict=True)
+    )
     assert num_equal > 60
