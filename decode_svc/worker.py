@@ -39,7 +39,7 @@ from worker.leg import Leg
 from worker.load import Load, LoadBoard
 from worker.parts import Parts
 from worker.warm_up import warm_up
-from worker.watchdog import WARM_UPS, Watchdog
+from worker.watchdog import LONGEST_STEPS, Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class DecodeWorker:
         """Warms up, then takes work."""
         self._engine.start()
         seconds = await warm_up(self._engine, self._model.runner)
-        self.board.step_limit = max(self._settings.engine.stuck_seconds, WARM_UPS * seconds)
+        self.board.step_limit = max(self._settings.engine.stuck_seconds, LONGEST_STEPS * seconds)
         self._watchdog.start(self.board.step_limit)
         self.board.set_accepting(True)
 

@@ -1,6 +1,8 @@
 """Runs a step: SchedulerOutput to tensors, through the model, to samples."""
 
+import time
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 
@@ -22,6 +24,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 class ModelRunner:
     """Owns the model, the KV pool and the sampler. After construction, engine thread only."""
+
+    # Tokens of the prompt that warms up, 0: the whole budget. The kernels of a CPU are those of
+    # more tokens by then, and the budget takes seconds.
+    warm_up_tokens: ClassVar[int] = 64
 
     def __init__(
         self,
@@ -97,18 +103,23 @@ class ModelRunner:
         """Whether the next step may be launched before the tokens of ``output`` are known."""
         return False
 
-    def warm_up(self) -> None:
+    def warm_up(self) -> float:
         """Runs the shapes that requests will have, over the sink block; the pool stays as it is.
 
-        The first call of a shape chooses and prepares its kernels.
+        The first call of a shape chooses and prepares its kernels. Returns the seconds that a step
+        of the whole token budget takes, or about that.
         """
         budget = min(self._config.max_num_batched_tokens, self.max_model_len)
-        self.run(SchedulerOutput((self._dummy(budget, 0),)))
+        num_tokens = min(budget, self.warm_up_tokens or budget)
+        began = time.monotonic()
+        self.run(SchedulerOutput((self._dummy(num_tokens, 0),)))
+        seconds = (time.monotonic() - began) * budget / num_tokens
         for num_sequences in (1, 8, 32):
             if num_sequences <= self._config.max_num_seqs:
                 context = min(64, self.max_model_len - 1)
                 part = self._dummy(1, context)
                 self.run(SchedulerOutput((part,) * num_sequences))
+        return seconds
 
     def _dummy(self, num_new_tokens: int, num_computed_tokens: int) -> ScheduledRequest:
         num_tokens = num_new_tokens + num_computed_tokens

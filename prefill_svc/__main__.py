@@ -4,6 +4,7 @@ import logging
 import sys
 from functools import partial
 
+from chassis.collector import collector_paused
 from chassis.lifecycle import run
 from chassis.logs import setup_logging
 from chassis.settings import load_settings
@@ -18,7 +19,8 @@ def main() -> int:
     setup_logging("prefill", level=settings.server.log_level, form=settings.server.log_format)
     # Late: --help and wrong settings answer without loading torch.
     try:
-        from prefill_svc.server import serve
+        with collector_paused():
+            from prefill_svc.server import serve
     except ModuleNotFoundError as error:
         log.error("cannot start: %s; get it with pip install 'baton-serve[engine]'", error)
         return 1

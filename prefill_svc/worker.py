@@ -32,7 +32,7 @@ from worker.load import Load, LoadBoard
 from worker.metrics import EngineMetrics
 from worker.parts import Parts
 from worker.warm_up import warm_up
-from worker.watchdog import WARM_UPS, Watchdog
+from worker.watchdog import LONGEST_STEPS, Watchdog
 
 _LEASE_ERRORS: dict[LeaseEnd, tuple[str, str]] = {
     LeaseEnd.PULL_BROKEN: ("PULL_BROKEN", "the decode worker gave up pulling the KV"),
@@ -96,7 +96,7 @@ class PrefillWorker:
         """Warms up, then takes work."""
         self._engine.start()
         seconds = await warm_up(self._engine, self._model.runner)
-        self.board.step_limit = max(self._settings.engine.stuck_seconds, WARM_UPS * seconds)
+        self.board.step_limit = max(self._settings.engine.stuck_seconds, LONGEST_STEPS * seconds)
         self._watchdog.start(self.board.step_limit)
         self.board.set_accepting(True)
 

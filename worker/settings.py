@@ -32,8 +32,8 @@ class EngineSettings:
     max_queue: int = setting(256, help="requests that may wait to be admitted", minimum=1)
     stuck_seconds: float = setting(
         10.0,
-        help="seconds that one step may take (or ten times the warm-up, if that is more) before "
-        "the engine counts as stuck and the process ends",
+        help="seconds that one step may take (ten times what the longest should, if that is more) "
+        "before the engine counts as stuck and the process ends",
         minimum=0.1,
     )
     max_request_seconds: float = setting(

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import time
 from concurrent.futures import Future
 
 from engine.loop import EngineLoop
@@ -12,25 +11,24 @@ from engine.model_runner import ModelRunner
 async def warm_up(engine: EngineLoop, runner: ModelRunner) -> float:
     """Runs every shape once, on the engine thread; raises what that raises.
 
-    Returns the seconds it took, which no later step should come near.
+    Returns the seconds that the longest step should take.
     """
-    began = time.monotonic()
-    done: Future[None] = Future()
+    done: Future[float] = Future()
 
     def run() -> None:
         # From here on a shutdown cannot cancel it: an outcome nobody waits for is no failure.
         if not done.set_running_or_notify_cancel():
             return
         try:
-            runner.warm_up()
+            seconds = runner.warm_up()
         except BaseException as error:
             done.set_exception(error)
         else:
-            done.set_result(None)
+            done.set_result(seconds)
 
     engine.post(run)
-    await asyncio.wrap_future(done)
+    seconds = await asyncio.wrap_future(done)
     # What is here now stays for good. Left to the collector, the half million objects of torch
     # would be looked through in the middle of a step, time and again.
     gc.freeze()
-    return time.monotonic() - began
+    return seconds

@@ -12,8 +12,8 @@ from typing import Protocol
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 0.5
-# A turn may take this many times what the warm-up took: slow is not stuck.
-WARM_UPS = 10.0
+# A turn may take so many times what the longest step should: slow is not stuck.
+LONGEST_STEPS = 10.0
 
 
 class ThreadStuck(Exception):

@@ -25,6 +25,8 @@ from engine.weights.dummy_checkpoint import DummyCheckpoint
 class GpuModelRunner(ModelRunner):
     """Decode steps replay a graph once ``warm_up`` has captured them; all others are eager."""
 
+    warm_up_tokens = 0
+
     def __init__(self, config: EngineConfig, checkpoint: Checkpoint | None = None) -> None:
         self._device = torch.device("cuda", torch.cuda.current_device())
         if checkpoint is None:
@@ -126,11 +128,12 @@ class GpuModelRunner(ModelRunner):
         if self._graphs is not None and len(token_ids) <= self._graphs.max_sequences:
             self._graphs.drawn[: len(token_ids)] = token_ids
 
-    def warm_up(self) -> None:
+    def warm_up(self) -> float:
         """Compiles every kernel and captures decode steps of every batch size."""
-        super().warm_up()
+        seconds = super().warm_up()
         if self._graphs is None:
             self._graphs = self._capture()
+        return seconds
 
     @torch.inference_mode()
     def _capture(self) -> DecodeGraphs:

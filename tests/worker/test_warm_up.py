@@ -21,9 +21,10 @@ class SlowRunner:
     def __init__(self) -> None:
         self.started, self.may_end = threading.Event(), threading.Event()
 
-    def warm_up(self) -> None:
+    def warm_up(self) -> float:
         self.started.set()
         self.may_end.wait(10.0)
+        return 1.0
 
 
 async def test_a_warm_up_that_is_cancelled_is_no_failure() -> None:
