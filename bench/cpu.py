@@ -1,8 +1,9 @@
 """``python -m bench.cpu``: this engine against llama.cpp on the same GGUF, threads and machine.
 
 Prefill of 512 tokens, and decode at a context of 512 for batches of 1, 8 and 32, in bf16 and with
-4-bit weights. They take turns; a ratio is of the medians, in tok/s, ours over the rival's. The
-rival runs with and without flash attention, and what is faster counts.
+4-bit weights. Where the CPU multiplies no bf16, ours computes in float32, as a worker would. They
+take turns; a ratio is of the medians, in tok/s, ours over the rival's. The rival runs with and
+without flash attention, and what is faster counts.
 """
 
 import argparse
@@ -22,6 +23,8 @@ from bench.own_engine import BLOCK_SIZE, OwnEngine, block_bytes
 from bench.results import FOLDER, Figure, write_results
 from chassis.model_store import resolve
 from engine.config import ModelConfig
+from engine.model_runner import DTYPES
+from worker.settings import Dtype, EngineSettings
 
 CONTEXT = 512
 RIVAL = "llama-cpp-python, low-level API, all sequences in one llama_decode"
@@ -35,6 +38,7 @@ class Settings:
     steps: int
     batches: tuple[int, ...]
     forms: tuple[str, ...]
+    dtype: Dtype
     chunk: int
     output: Path
 
@@ -49,6 +53,7 @@ class Comparison:
     rival: float
     attention: float
     floor: float
+    dtype: Dtype
 
     def figures(self) -> list[Figure]:
         ours, rival = self.num_tokens / self.ours, self.num_tokens / self.rival
@@ -61,8 +66,9 @@ class Comparison:
                 rival=round(rival, 1),
                 rival_source=RIVAL,
                 floor=round(self.rival / self.floor, 3),
-                note=f"ours {ours:.1f} tok/s, rival {rival:.1f} tok/s; attention takes "
-                f"{self.attention:.0%} of ours; floor: the ratio if we only read and multiplied",
+                note=f"ours {ours:.1f} tok/s in {self.dtype}, rival {rival:.1f} tok/s; "
+                f"attention takes {self.attention:.0%} of ours; "
+                f"floor: the ratio if we only read and multiplied",
             ),
             Figure(
                 name=f"{head}.attention_share.{form}",
@@ -76,8 +82,12 @@ def main() -> None:
     settings = _parse()
     silence()
     torch.set_num_threads(settings.threads)
-    floor = CpuFloor.measure()
-    print(f"reads {floor.bytes_per_second / 1e9:.1f} GB/s, {floor.flops / 1e9:.0f} GFLOP/s in bf16")
+    floor = CpuFloor.measure(DTYPES[settings.dtype])
+    print(
+        f"reads {floor.bytes_per_second / 1e9:.1f} GB/s, "
+        f"{floor.flops / 1e9:.0f} GFLOP/s in {settings.dtype}",
+        flush=True,
+    )
     figures = []
     for form in settings.forms:
         for comparison in _compare(form, settings, floor):
@@ -107,6 +117,7 @@ def _parse() -> Settings:
         steps=arguments.steps,
         batches=tuple(arguments.batches),
         forms=tuple(arguments.forms),
+        dtype=EngineSettings().resolved_dtype,
         chunk=arguments.chunk,
         output=arguments.output,
     )
@@ -117,6 +128,7 @@ def _compare(form: str, settings: Settings, floor: CpuFloor) -> list[Comparison]
     max_len = -(-(CONTEXT + settings.steps + 1) // 256) * 256
     ours = OwnEngine(
         settings.model,
+        dtype=settings.dtype,
         quantized=form == "q4",
         num_threads=settings.threads,
         num_seqs=num_seqs,
@@ -166,12 +178,13 @@ def _measure(
                 num_bytes=weights,
                 num_flops=CONTEXT * (_flops_a_token(model) + _attention_flops(model, CONTEXT / 2)),
             ),
+            settings.dtype,
         )
     ]
     for batch in settings.batches:
         context = CONTEXT + settings.steps / 2
         step_floor = floor.seconds(
-            num_bytes=weights + batch * context * block_bytes(model) / BLOCK_SIZE,
+            num_bytes=weights + batch * context * block_bytes(model, settings.dtype) / BLOCK_SIZE,
             num_flops=batch * (_flops_a_token(model) + _attention_flops(model, context)),
         )
         comparisons.append(
@@ -183,6 +196,7 @@ def _measure(
                 partial(ours.decode, batch, CONTEXT, settings.steps),
                 [partial(rival.decode, batch, CONTEXT, settings.steps) for rival in rivals],
                 step_floor * settings.steps,
+                settings.dtype,
             )
         )
     return comparisons
@@ -196,6 +210,7 @@ def _take_turns(
     run_ours: Callable[[], float],
     run_rivals: Sequence[Callable[[], float]],
     floor: float,
+    dtype: Dtype,
 ) -> Comparison:
     ours, attention = [], []
     rivals: list[list[float]] = [[] for _ in run_rivals]
@@ -212,6 +227,7 @@ def _take_turns(
         rival=min(statistics.median(times) for times in rivals),
         attention=statistics.median(attention),
         floor=floor,
+        dtype=dtype,
     )
 
 

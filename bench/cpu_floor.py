@@ -13,16 +13,16 @@ REPEATS = 5
 
 @dataclass(frozen=True, slots=True)
 class CpuFloor:
-    """``bytes_per_second`` read from memory, ``flops`` of a large bf16 matrix product."""
+    """``bytes_per_second`` read from memory, ``flops`` of a large matrix product."""
 
     bytes_per_second: float
     flops: float
 
     @classmethod
-    def measure(cls) -> "CpuFloor":
-        """With the threads torch is set to; the best of several tries."""
+    def measure(cls, dtype: torch.dtype) -> "CpuFloor":
+        """Of products in ``dtype``, with the threads torch is set to; the best of several tries."""
         memory = torch.ones(READ_BYTES // 8, dtype=torch.int64)
-        a, b = torch.ones(2, GEMM_SIZE, GEMM_SIZE, dtype=torch.bfloat16)
+        a, b = torch.ones(2, GEMM_SIZE, GEMM_SIZE, dtype=dtype)
         return cls(
             bytes_per_second=READ_BYTES / _best(lambda: memory.sum()),
             flops=2 * GEMM_SIZE**3 / _best(lambda: a @ b),

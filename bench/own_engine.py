@@ -11,10 +11,11 @@ from engine.attention.select import create_attention
 from engine.batch import ForwardBatch, ScheduledRequest, SchedulerOutput
 from engine.config import EngineConfig, ModelConfig
 from engine.kv_cache import KvCache
-from engine.model_runner import ModelRunner
+from engine.model_runner import DTYPES, ModelRunner
 from engine.request import Request
 from engine.sampling_params import SamplingParams
 from engine.weights.checkpoint import open_checkpoint
+from worker.settings import Dtype
 
 BLOCK_SIZE = 16
 GREEDY = SamplingParams(temperature=0.0, max_tokens=1 << 20)
@@ -46,7 +47,14 @@ class OwnEngine:
     """
 
     def __init__(
-        self, path: Path, *, quantized: bool, num_threads: int, num_seqs: int, max_len: int
+        self,
+        path: Path,
+        *,
+        dtype: Dtype,
+        quantized: bool,
+        num_threads: int,
+        num_seqs: int,
+        max_len: int,
     ) -> None:
         checkpoint = open_checkpoint(str(path))
         num_blocks = max_len // BLOCK_SIZE
@@ -54,10 +62,10 @@ class OwnEngine:
         self.runner = ModelRunner(
             EngineConfig(
                 model_path=str(path),
-                dtype="bfloat16",
+                dtype=dtype,
                 quantization="q4" if quantized else "none",
                 block_size=BLOCK_SIZE,
-                kv_memory_bytes=(1 + num_seqs * num_blocks) * block_bytes(checkpoint.config),
+                kv_memory_bytes=(1 + num_seqs * num_blocks) * block_bytes(checkpoint.config, dtype),
                 num_threads=num_threads,
             ),
             checkpoint,
@@ -111,6 +119,7 @@ class OwnEngine:
         )
 
 
-def block_bytes(model: ModelConfig) -> int:
-    """Of one block in bf16."""
-    return 2 * model.num_layers * model.num_kv_heads * model.head_dim * BLOCK_SIZE * 2
+def block_bytes(model: ModelConfig, dtype: Dtype) -> int:
+    """Of the KV of one block."""
+    size = DTYPES[dtype].itemsize
+    return 2 * model.num_layers * model.num_kv_heads * model.head_dim * BLOCK_SIZE * size
