@@ -65,9 +65,11 @@ class Generation:
         router: Router,
         limits: GenerationLimits,
         keep: Callable[[asyncio.Task[None]], None],
+        on_retry: Callable[[str], None],
         rng: random.Random | None = None,
     ) -> None:
-        """``keep`` holds tasks that may outlive the request by a moment."""
+        """``keep`` holds tasks that may outlive the request by a moment, ``on_retry`` hears of what
+        an attempt failed that is tried again."""
         self.choices = tuple(choices)
         self.prefill: prefill_pb2.PrefillResponse | None = None
         self.kv_transfer: Duration | None = None
@@ -79,6 +81,7 @@ class Generation:
         self._router = router
         self._limits = limits
         self._keep = keep
+        self._on_retry = on_retry
         self._attempts: set[Attempt] = set()
         self._retries = Retries(limits.max_attempts, rng or random.Random())
         self._checkpoint: bytes | None = None
@@ -201,6 +204,7 @@ class Generation:
             return
         num_tries = self._retries.num_tries(unfinished)
         self._task.span.event("retry", {"baton.reason": error.reason, "baton.attempt": num_tries})
+        self._on_retry(error.reason)
         timer = asyncio.get_running_loop().call_later(pause, self._relaunch, unfinished, error)
         self._timers.append(timer)
 

@@ -22,6 +22,11 @@ class GatewayMetrics:
         self._lost = metrics.counter(
             "baton_workers_lost_total", "Workers that were lost.", ("role", "reason")
         )
+        self._retries = metrics.counter(
+            "baton_retries_total",
+            "Attempts that were tried again, by what they failed of.",
+            ("reason",),
+        )
         self._in_flight = metrics.gauge("baton_requests_running", "Requests in work.")
         self._first_token = metrics.histogram(
             "gen_ai_server_time_to_first_token_seconds", "Arrival to first token.", labels
@@ -47,6 +52,10 @@ class GatewayMetrics:
     def lost(self, role: str, reason: str) -> None:
         """A worker that was there is there no more."""
         self._lost.labels(role, reason).inc()
+
+    def retried(self, reason: str) -> None:
+        """An attempt failed so, and another one follows."""
+        self._retries.labels(reason).inc()
 
     def began(self) -> None:
         """A request arrived."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from baton.v1 import generation_pb2
@@ -31,12 +31,15 @@ class Orchestrator:
         router: Router,
         admission: Admission,
         limits: GenerationLimits,
+        on_retry: Callable[[str], None],
     ) -> None:
+        """``on_retry`` hears of what each attempt failed that is tried again."""
         self._tokenizer = tokenizer
         self._text_work = text_work
         self._router = router
         self._admission = admission
         self._limits = limits
+        self._on_retry = on_retry
         # Prefill legs end by themselves when the KV is released, a moment after the answer.
         self._legs: set[asyncio.Task[None]] = set()
         self._generations: set[Generation] = set()
@@ -113,7 +116,9 @@ class Orchestrator:
             span,
         )
         choices = [self._choice(i, validated.sampling) for i in range(validated.sampling.n)]
-        generation = Generation(task, choices, self._router, self._limits, self._keep)
+        generation = Generation(
+            task, choices, self._router, self._limits, self._keep, self._on_retry
+        )
         self._generations.add(generation)
         try:
             generation.start()

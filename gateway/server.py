@@ -130,7 +130,7 @@ def _service(
         metrics.set_waiting,
     )
     limits = GenerationLimits(settings.max_attempts, settings.max_unread_tokens)
-    orchestrator = Orchestrator(tokenizer, text_work, router, admission, limits)
+    orchestrator = Orchestrator(tokenizer, text_work, router, admission, limits, metrics.retried)
     servicer = GenerationServicer(
         model, tokenizer, text_work, router, orchestrator, metrics, settings.max_request_seconds
     )

@@ -105,7 +105,9 @@ async def on_stage(tokenizer: Tokenizer, options: StageOptions) -> AsyncIterator
         router = Router(pool)
         queue_lengths: asyncio.Queue[int] = asyncio.Queue()
         admission = Admission(options.admission, queue_lengths.put_nowait)
-        orchestrator = Orchestrator(tokenizer, options.text_work, router, admission, options.limits)
+        orchestrator = Orchestrator(
+            tokenizer, options.text_work, router, admission, options.limits, metrics.retried
+        )
         servicer = GenerationServicer(
             MODEL.name,
             tokenizer,

@@ -43,6 +43,7 @@ async def test_a_stream_goes_on_when_its_decode_worker_is_lost(open_stage: OpenS
     assert token_ids(messages) == [100, 101, 102, 103, 104]
     usage = messages[-1].summary.usage
     assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (3, 2, 5)
+    assert stage.metric("baton_retries_total", reason="DECODE_WORKER_LOST") == 1
 
 
 async def test_a_lost_prefill_worker_costs_a_new_attempt_elsewhere(open_stage: OpenStage) -> None:
