@@ -1,10 +1,12 @@
 """docs/operations.md says what the settings and the metrics are."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from chassis.settings import resolve_settings
@@ -93,3 +95,28 @@ def test_the_table_lists_the_metrics_of_each_service_with_their_labels() -> None
     }
     assert len(told) > 15
     assert told == set(made_metrics())
+
+
+CODE = "\n".join(
+    path.read_text()
+    for package in (*SHOWN_BY, "chassis", "kvtransfer")
+    for path in (ROOT / package).rglob("*.py")
+)
+TROUBLES = PAGE.split("\n## When something is wrong\n")[1].split("\n## ")[0]
+# What stands for something else in a quoted log line.
+PLACEHOLDER = re.compile(r"\b(?:HOST:PORT|NAME|ID|REASON|N)\b|\.\.|\(or .*\)")
+
+
+def test_quoted_log_lines_are_written_by_the_code() -> None:
+    quoted = {text for text in re.findall(r"`([^`]+)`", TROUBLES) if " " in text}
+    lines = {text for text in quoted if not text.startswith(("baton ", "--"))}
+    assert len(lines) > 15
+    pieces = {piece.strip(" :") for line in lines for piece in PLACEHOLDER.split(line)}
+    assert [piece for piece in sorted(pieces) if piece not in CODE] == []
+
+
+def test_the_reasons_that_it_names_are_given_by_the_code() -> None:
+    reasons = set(re.findall(r"(?<![A-Z_])[A-Z]+(?:_[A-Z]+)+\b", TROUBLES))
+    assert len(reasons) > 20
+    not_ours = {"UCX_TLS", *(code.name for code in grpc.StatusCode)}
+    assert [each for each in sorted(reasons - not_ours) if f'"{each}"' not in CODE] == []
