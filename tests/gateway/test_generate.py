@@ -163,3 +163,24 @@ async def test_a_choice_that_stops_here_stops_on_decode_while_others_go_on(
         [words[0], words[1]],
     ]
     assert decode.cancelled_choices.empty()
+
+
+async def test_two_requests_of_one_trace_are_two_attempts(stage: Stage) -> None:
+    """Whatever a client sends along, it cannot make two requests look like one (protocol 1.2)."""
+    sent = (("traceparent", f"00-{'ab' * 16}-{'cd' * 8}-01"), ("x-request-id", "mine"))
+    ask = request(max_tokens=2, seed=7)
+    calls = [stage.stub.Generate(ask, metadata=sent) for _ in range(2)]
+    legs = [await stage.legs(), await stage.legs()]
+    ids = {prefill.request.attempt_id for prefill, _ in legs}
+    assert ids == {decode.submit.attempt_id for _, decode in legs}
+    assert len(ids) == 2
+    for number, (prefill, _) in enumerate(legs):
+        decode = next(
+            each for _, each in legs if each.submit.attempt_id == prefill.request.attempt_id
+        )
+        prefill.answer(10 + number)
+        decode.tokens([20 + number], 1, LENGTH)
+        decode.finished(decode_pb2.OUTCOME_COMPLETED)
+        prefill.release()
+    answers = [list((await call).choices[0].token_ids) for call in calls]
+    assert sorted(answers) == [[10, 20], [11, 21]]
