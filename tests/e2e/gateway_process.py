@@ -5,13 +5,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.e2e.service_process import ServiceProcess, running_service
-from tests.e2e.worker_process import WorkerProcess
 
 
 @contextmanager
 def running_gateway(
-    prefill: Sequence[WorkerProcess],
-    decode: Sequence[WorkerProcess],
+    prefill: Sequence[ServiceProcess],
+    decode: Sequence[ServiceProcess],
     traces: Path,
     *flags: str,
 ) -> Iterator[ServiceProcess]:
@@ -25,8 +24,8 @@ def running_gateway(
 
 @contextmanager
 def gateway_for(
-    prefill: Sequence[WorkerProcess],
-    decode: Sequence[WorkerProcess],
+    prefill: Sequence[ServiceProcess],
+    decode: Sequence[ServiceProcess],
     traces: Path,
     *flags: str,
 ) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Any worker may die at any moment: requests go on, and answers stay right (protocol 5)."""
+"""Any process may die at any moment: requests go on, and answers stay right (protocol 5)."""
 
 import asyncio
 import signal
@@ -6,28 +6,35 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from baton.client import BatonClient
+from batonctl.ports import find_free_ports
 from chassis.errors import Unavailable
-from tests.e2e.gateway_process import running_gateway
 from tests.e2e.metrics_page import read_counter
-from tests.e2e.service_process import ServiceProcess
+from tests.e2e.service_process import ServiceProcess, running_service
+from tests.e2e.split_client import split_client
 from tests.e2e.tiny_model import tiny_prompt
 from tests.e2e.worker_process import WorkerProcess, running
 
 POOL = ("--kv-memory-bytes", str(16 << 20))
 NUM_STREAMS = 8
 NUM_TOKENS = 200
+ENDLESS: dict[str, Any] = {"temperature": 0.0, "max_tokens": 12_000, "ignore_eos": True}
 
 
 @dataclass(slots=True)
 class Stack:
-    """A gateway over its workers, by role; a worker can be killed and replaced."""
+    """A gateway over its workers, by role; a worker can be killed and replaced.
+
+    The gateway knows one more address of each role, where nobody is at first.
+    """
 
     gateway: ServiceProcess
     workers: dict[str, list[WorkerProcess]]
+    spare_ports: dict[str, int]
     model: str
     traces: Path
     stack: ExitStack
@@ -38,9 +45,9 @@ class Stack:
         worker.wait_exit()
         return worker
 
-    def replace(self, role: str, index: int = 0) -> WorkerProcess:
-        """Another process where the killed one was."""
-        port = self.workers[role][index].port
+    def replace(self, role: str, index: int = 0, *, elsewhere: bool = False) -> WorkerProcess:
+        """Another process where the killed one was, or at the spare address."""
+        port = self.spare_ports[role] if elsewhere else self.workers[role][index].port
         worker = self.stack.enter_context(
             running(role, *POOL, trace_directory=self.traces, model=self.model, port=port)
         )
@@ -61,10 +68,17 @@ def stack_of(model: str, traces: Path, num_prefill: int, num_decode: int) -> Ite
         }
         for worker in (*workers["prefill"], *workers["decode"]):
             worker.wait_ready()
+        spare_ports = dict(zip(roles, find_free_ports(len(roles)), strict=True))
+        peers = [
+            f"--{role}-addresses="
+            + ",".join([*(each.address for each in workers[role]), f"127.0.0.1:{port}"])
+            for role, port in spare_ports.items()
+        ]
         gateway = stack.enter_context(
-            running_gateway(workers["prefill"], workers["decode"], traces, "--model", model)
+            running_service("gateway", *peers, "--model", model, BATON_TRACE_DIR=str(traces))
         )
-        yield Stack(gateway, workers, model, traces, stack)
+        gateway.wait_for_log("ready on")
+        yield Stack(gateway, workers, spare_ports, model, traces, stack)
 
 
 @pytest.fixture
@@ -163,7 +177,7 @@ async def test_without_prefill_workers_decode_computes_prompts_until_one_is_back
         assert await answers(client) == expected
         counted = read_counter(pair.workers["decode"][0], "baton_local_prefills_total")
         assert counted >= NUM_STREAMS
-        await asyncio.to_thread(pair.replace, "prefill")
+        await asyncio.to_thread(pair.replace, "prefill", elsewhere=True)
         await until_ready(client, pair)
         assert await answers(client) == expected
         assert read_counter(pair.workers["decode"][0], "baton_local_prefills_total") == counted
@@ -183,6 +197,34 @@ async def test_without_decode_workers_the_client_hears_so_at_once_until_one_is_b
             with pytest.raises(Unavailable) as caught:
                 await refused
             assert caught.value.reason == "NO_DECODE_WORKER"
-        await asyncio.to_thread(pair.replace, "decode")
+        await asyncio.to_thread(pair.replace, "decode", elsewhere=True)
         await until_ready(client, pair)
         assert await answers(client) == expected
+
+
+@pytest.mark.slow
+async def test_a_killed_gateway_leaves_nothing_on_the_workers_and_its_successor_serves_at_once(
+    pair: Stack,
+) -> None:
+    workers = pair.workers["prefill"][0], pair.workers["decode"][0]
+    async with split_client(*workers) as watcher:
+        async with BatonClient(pair.gateway.address) as client:
+            expected = await answers(client)
+            lost = [asyncio.create_task(client.generate(tiny_prompt(30, seed=1), **ENDLESS))]
+            await watcher.watch_until("decode", lambda load: load.running > 0)
+            lost += [asyncio.create_task(client.generate(tiny_prompt(20_000, seed=2), **ENDLESS))]
+            await watcher.watch_until("prefill", lambda load: load.running > 0)
+            # One decodes, and of the other one the prompt is being computed.
+            pair.gateway.signal(signal.SIGKILL)
+            for outcome in await asyncio.gather(*lost, return_exceptions=True):
+                assert isinstance(outcome, Unavailable), outcome
+        # Nothing else would end them: their deadlines are minutes away.
+        await watcher.all_blocks_back()
+        await asyncio.to_thread(pair.gateway.wait_exit)
+        pair.gateway.start()
+        await asyncio.to_thread(pair.gateway.wait_for_log, "ready on")
+        async with BatonClient(pair.gateway.address) as client:
+            assert await answers(client) == expected
+        for role, boot_id in watcher.boot_ids.items():
+            load = await watcher.watch_until(role, lambda load: True)
+            assert load.info.boot_id == boot_id
