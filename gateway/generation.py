@@ -13,12 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from baton.v1 import gateway_pb2, generation_pb2, prefill_pb2
 from chassis.error_table import INTERNAL_MESSAGE
-from chassis.errors import (
-    DeadlineExceeded,
-    Internal,
-    ResourceExhausted,
-    ServiceError,
-)
+from chassis.errors import DeadlineExceeded, Internal, ResourceExhausted, ServiceError
 from chassis.telemetry import Span, start_span
 from gateway.attempt import Attempt
 from gateway.attempt_plan import AttemptPlan
@@ -28,6 +23,9 @@ from gateway.retries import Retries
 from gateway.router import Demand, Route, Router
 
 log = logging.getLogger(__name__)
+
+# Between two looks for a worker that may be back at once.
+_RETURN_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,12 +203,16 @@ class Generation:
         num_tries = self._retries.num_tries(unfinished)
         self._task.span.event("retry", {"baton.reason": error.reason, "baton.attempt": num_tries})
         self._on_retry(error.reason)
-        timer = asyncio.get_running_loop().call_later(pause, self._relaunch, unfinished, error)
-        self._timers.append(timer)
+        self._relaunch_after(pause, unfinished, error)
 
-    def _relaunch(self, choices: Sequence[Choice], after: ServiceError) -> None:
-        with self._bugs_end_it():
-            self._launch(choices, after)
+    def _relaunch_after(
+        self, seconds: float, choices: Sequence[Choice], after: ServiceError | None
+    ) -> None:
+        def relaunch() -> None:
+            with self._bugs_end_it():
+                self._launch(choices, after)
+
+        self._timers.append(asyncio.get_running_loop().call_later(seconds, relaunch))
 
     def _launch(self, choices: Sequence[Choice], after: ServiceError | None) -> None:
         """Starts attempts; choices with output continue alone, each from its own tokens."""
@@ -223,6 +225,9 @@ class Generation:
             try:
                 route = self._route(group[0], after)
             except ServiceError as error:
+                if self._router.decode_may_return:
+                    self._relaunch_after(_RETURN_SECONDS, group, after)
+                    continue
                 self._end(no_other_worker(after, error) if is_draining(after) else error)
                 return
             self._attempt(group, route)

@@ -66,7 +66,8 @@ class Orchestrator:
             # Where there is no room now, none is made by reading the prompt first.
             self._admission.check_room()
             validated = await self._validate(request, clock)
-            self._router.choose(_demand(validated))
+            if not self._router.decode_may_return:
+                self._router.choose(_demand(validated))
             with start_span("admission.wait", parent=span):
                 await self._admission.enter()
             clock.admitted_at = time.monotonic()

@@ -54,6 +54,10 @@ class WorkerDirectory(Protocol):
         """Says for people why no worker of ``role`` is ready."""
         ...
 
+    def may_return(self, role: str) -> bool:
+        """Whether a worker of ``role`` that is missing may be back at once."""
+        ...
+
 
 class Router:
     """Picks the pair that should answer soonest, of those whose KV layouts are equal."""
@@ -89,6 +93,11 @@ class Router:
             decode = self._directory.decode_workers
             rooms = [worker.identity.max_context_tokens for worker in decode if worker.ready]
         return max(rooms, default=None)
+
+    @property
+    def decode_may_return(self) -> bool:
+        """Whether there may be a decode worker in a moment, though none is ready now."""
+        return not self.num_ready()[1] and self._directory.may_return("decode")
 
     def num_ready(self) -> tuple[int, int]:
         """Prefill and decode workers that could be chosen now."""

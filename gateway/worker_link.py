@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -24,6 +26,10 @@ log = logging.getLogger(__name__)
 
 # Watch speaks every 250 ms: this long without a word, and nothing answers there, pings or not.
 _SILENCE_SECONDS = INNER.ping_after + INNER.ping_timeout
+_LOOK_SECONDS = 0.5
+# A connection that broke may be back at once: this long nobody takes the worker for gone, unless
+# a look there says so.
+_RETURN_SECONDS = 2.0
 _BOOT_ID_BYTES = 16
 
 _HEALTH_NAMES = {
@@ -62,6 +68,16 @@ class WorkerLink:
         self._on_change = on_change
         self._on_lost = on_lost
         self._stuck: tuple[bytes, int] | None = None
+        self._returns_until = -float("inf")
+
+    @property
+    def may_return(self) -> bool:
+        """Whether the connection broke just now, and nobody knows yet if the worker did.
+
+        It is not the worker where this process was stopped for a while: then all connections
+        break at once, and are back in a moment.
+        """
+        return time.monotonic() < self._returns_until
 
     async def run(self) -> None:
         """Connects, follows, and connects again with back-off, until cancelled."""
@@ -90,7 +106,11 @@ class WorkerLink:
         """Raises a ServiceError when the worker is gone; returns where another link shows it."""
         watch = worker_pb2_grpc.WorkerServiceStub(channel).Watch(worker_pb2.WatchRequest())
         try:
-            worker = await self._introduce(watch, channel)
+            try:
+                worker = await self._introduce(watch, channel)
+            except ServiceError:
+                self._returns_until = -float("inf")
+                raise
             known = self._find_known(worker.identity.boot_id)
             if known is None:
                 backoff.reset()
@@ -160,6 +180,8 @@ class WorkerLink:
             yield
         except ServiceError as error:
             self._on_lost(error.reason)
+            if error.reason == grpc.StatusCode.UNAVAILABLE.name:
+                self._returns_until = time.monotonic() + _RETURN_SECONDS
             raise
         finally:
             self.worker = None
@@ -207,17 +229,29 @@ class WorkerLink:
 
 async def _read(watch: _Watch) -> worker_pb2.WatchResponse:
     """The next message. Raises a ServiceError where none comes."""
+    reading = asyncio.ensure_future(watch.read())
     try:
-        async with asyncio.timeout(_SILENCE_SECONDS):
-            response = await watch.read()
-    except TimeoutError:
-        text = f"the worker has said nothing for {_SILENCE_SECONDS:g} s"
-        raise Unavailable(text, reason="WORKER_SILENT") from None
+        await _wait_patiently(reading)
+        response = await reading
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error) from error
+    finally:
+        reading.cancel()
     if not isinstance(response, worker_pb2.WatchResponse):
         raise Unavailable("the worker ended its Watch stream", reason="WORKER_LOST")
     return response
+
+
+async def _wait_patiently(reading: "asyncio.Future[Any]") -> None:
+    """Raises Unavailable for a silence; time for which this process was stopped is none."""
+    silence = 0.0
+    while not reading.done():
+        if silence >= _SILENCE_SECONDS:
+            text = f"the worker has said nothing for {_SILENCE_SECONDS:g} s"
+            raise Unavailable(text, reason="WORKER_SILENT")
+        before = time.monotonic()
+        await asyncio.wait([reading], timeout=_LOOK_SECONDS)
+        silence += min(time.monotonic() - before, 2 * _LOOK_SECONDS)
 
 
 def _stuck_error(worker: Worker) -> Unavailable:

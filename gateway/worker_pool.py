@@ -66,6 +66,10 @@ class WorkerPool:
         ]
         return f"no {role} worker is ready ({'; '.join(problems)})"
 
+    def may_return(self, role: str) -> bool:
+        """Whether a worker that is missing may be back at once."""
+        return any(link.may_return for link in self._links[role].values())
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Follows the workers while entered."""

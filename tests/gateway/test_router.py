@@ -29,6 +29,9 @@ class Directory:
     def why_none(self, role: str) -> str:
         return f"no {role} worker"
 
+    def may_return(self, role: str) -> bool:
+        return False
+
 
 def worker(
     role: worker_pb2.WorkerRole.ValueType,
