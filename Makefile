@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup model demo up test check format protos bench clean
+.PHONY: help setup model demo up test check format protos bench soak clean
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -38,6 +38,9 @@ protos: $(STAMP) ## Regenerate the gRPC stubs
 
 bench: model ## Time the CPU engine against llama.cpp (compiles llama.cpp once)
 	@$(BIN)/pip install -q -c constraints.txt -e '.[bench]' && $(BIN)/python -m bench.cpu
+
+soak: $(STAMP) ## Kill, stop and move services under load, and check every answer (a quarter of an hour)
+	@$(BIN)/python -m bench.soak
 
 clean: ## Remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
