@@ -64,6 +64,11 @@ class Attempt:
         return len(self.token_ids)
 
     @property
+    def num_missing_blocks(self) -> int:
+        """Blocks that it holds for its prompt beyond what was cached."""
+        return len(self.prompt_blocks) - self.num_cached_blocks + len(self.spare_blocks)
+
+    @property
     def continues(self) -> bool:
         """Whether it goes on with an answer that has begun."""
         return self.num_tokens > self.num_prompt_tokens

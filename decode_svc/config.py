@@ -14,6 +14,9 @@ class DecodeSettings:
     server: ServerSettings = group(ServerSettings, port=7102)
     engine: EngineSettings = group(EngineSettings)
     max_decode_batch: int = setting(256, help="choices that one step continues", minimum=1)
+    max_hand_offs: int = setting(
+        64, help="prompts whose KV may be on its way here at once", minimum=1
+    )
     read_timeout: float = setting(
         10.0, help="seconds that reading one chunk of KV may take", minimum=0
     )

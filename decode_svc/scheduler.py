@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from decode_svc.attempt import Attempt, DecodePlan, DecodeProgress, Grant, Prompted, Row
+from decode_svc.room import Room
 from decode_svc.sequences import choice_request, prompt_request
 from engine.batch import ModelRunnerOutput, Sample, ScheduledRequest, SchedulerOutput
 from engine.block_hash import hash_blocks
@@ -31,11 +32,16 @@ class DecodeScheduler:
         block_size: int,
         max_num_batched_tokens: int,
         max_num_seqs: int,
+        max_arriving: int,
     ) -> None:
+        """``max_arriving``: attempts whose prompts may be on their way at once."""
         self._blocks = blocks
         self._block_size = block_size
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_num_seqs = max_num_seqs
+        self._room = Room(
+            blocks, block_size=block_size, max_num_seqs=max_num_seqs, max_arriving=max_arriving
+        )
         self._waiting: WaitingLine[Attempt] = WaitingLine()
         self._pulling: dict[bytes, Attempt] = {}
         self._computing: dict[bytes, Attempt] = {}
@@ -150,7 +156,8 @@ class DecodeScheduler:
         grants = []
         while self._waiting:
             attempt = self._waiting.head
-            if not self._reserve(attempt):
+            arriving = (*self._pulling.values(), *self._computing.values())
+            if not self._room.reserve(attempt, arriving, self._running.values()):
                 break
             self._waiting.pop(attempt.attempt_id)
             missing = attempt.prompt_blocks[attempt.num_cached_blocks :]
@@ -164,33 +171,6 @@ class DecodeScheduler:
                 self._pulling[attempt.attempt_id] = attempt
             grants.append(Grant(attempt, cached_tokens, tuple(missing)))
         return tuple(grants)
-
-    def _reserve(self, attempt: Attempt) -> bool:
-        """Takes every block the prompt and its copies need, or none."""
-        num_sharing = len(attempt.choices)
-        stages = (self._running, self._pulling, self._computing)
-        active = [each for stage in stages for each in stage.values()]
-        num_active = sum(len(each.requests) or len(each.choices) for each in active)
-        if active and num_active + num_sharing > self._max_num_seqs:
-            return False
-        # A last token that is computed here always is: its logits give the first output token.
-        num_matchable = (attempt.num_tokens - attempt.computes_prompt) // self._block_size
-        cached = self._blocks.match_prefix(attempt.block_hashes[:num_matchable])
-        self._blocks.acquire(cached)
-        num_missing = -(-attempt.num_tokens // self._block_size) - len(cached)
-        is_partial = attempt.num_tokens % self._block_size > 0
-        num_spare = num_sharing - 1 if is_partial else 0
-        # Every active choice may want a block soon, and so does each of the newcomer's where no
-        # partial block is left to grow into. Without this margin the newcomer would be the first
-        # to be preempted.
-        margin = num_active + (0 if is_partial else num_sharing)
-        if num_missing + num_spare + margin > self._blocks.num_available:
-            self._blocks.release(cached)
-            return False
-        attempt.prompt_blocks = [*cached, *self._blocks.reserve(num_missing)]
-        attempt.num_cached_blocks = len(cached)
-        attempt.spare_blocks = self._blocks.reserve(num_spare)
-        return True
 
     def _go_on(
         self, attempt: Attempt, first_samples: Sequence[FirstSample]

@@ -216,6 +216,7 @@ def create_stepper(
         block_size=model.limits.block_size,
         max_num_batched_tokens=settings.engine.max_num_batched_tokens,
         max_num_seqs=settings.max_decode_batch,
+        max_arriving=settings.max_hand_offs,
     )
     generated = metrics.counter("baton_generated_tokens_total", "Tokens drawn by decode.")
     engine_metrics = EngineMetrics(metrics, board)

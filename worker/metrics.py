@@ -21,6 +21,9 @@ class EngineMetrics:
         waiting = metrics.gauge("baton_requests_waiting", "Requests that wait to be admitted.")
         waiting.set_function(lambda: board.load.waiting)
 
+        handing_off = metrics.gauge("baton_hand_offs", "Requests whose KV is handed off.")
+        handing_off.set_function(lambda: board.load.handing_off)
+
     def observe_step(self, seconds: float) -> None:
         self._steps.inc()
         self._step_seconds.observe(seconds)

@@ -21,13 +21,16 @@ EOS = 1
 class House:
     """A scheduler with its pool; attempts are named by one letter."""
 
-    def __init__(self, num_blocks: int = 32, max_num_seqs: int = 16) -> None:
+    def __init__(
+        self, num_blocks: int = 32, max_num_seqs: int = 16, max_arriving: int = 16
+    ) -> None:
         self.blocks = BlockManager(num_blocks)
         self.scheduler = DecodeScheduler(
             self.blocks,
             block_size=BLOCK_SIZE,
             max_num_batched_tokens=16,
             max_num_seqs=max_num_seqs,
+            max_arriving=max_arriving,
         )
 
     def add(
@@ -112,6 +115,36 @@ def test_room_leaves_a_block_to_grow_for_every_active_choice() -> None:
     house.run("a", range(5))
     house.add("b", range(20, 25))
     assert house.scheduler.schedule().grants == ()
+
+
+def test_prompts_on_their_way_take_half_of_the_pool_at_most() -> None:
+    house = House(num_blocks=16)
+    attempts = [house.add(name, range(50 * i, 50 * i + 14)) for i, name in enumerate("abc")]
+    grants = house.scheduler.schedule().grants
+    assert [grant.attempt for grant in grants] == attempts[:2]
+    assert house.blocks.counts().reserved == 8
+    house.join(attempts[0])
+    assert [grant.attempt for grant in house.scheduler.schedule().grants] == attempts[2:]
+
+
+def test_a_prompt_that_is_alone_on_its_way_may_have_more_than_half() -> None:
+    house = House(num_blocks=16)
+    long = house.add("a", range(60))
+    house.add("b", [70])
+    assert [grant.attempt for grant in house.scheduler.schedule().grants] == [long]
+    house.scheduler.remove(long.attempt_id)
+    assert len(house.scheduler.schedule().grants) == 1
+
+
+@pytest.mark.parametrize("computes_prompt", [False, True], ids=["pulled", "computed here"])
+def test_so_many_prompts_are_on_their_way_at_once(computes_prompt: bool) -> None:
+    house = House(max_arriving=2)
+    attempts = [house.add(name, [ord(name)] * 5, computes_prompt=computes_prompt) for name in "abc"]
+    assert len(house.scheduler.schedule().grants) == 2
+    assert house.scheduler.num_waiting == 1
+    house.scheduler.remove(attempts[1].attempt_id)
+    (grant,) = house.scheduler.schedule().grants
+    assert grant.attempt is attempts[2]
 
 
 def test_a_joined_attempt_is_in_the_very_next_step() -> None:

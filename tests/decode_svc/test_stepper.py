@@ -53,6 +53,7 @@ class Bench:
             block_size=BLOCK_SIZE,
             max_num_batched_tokens=16,
             max_num_seqs=8,
+            max_arriving=8,
         )
         board = LoadBoard(Load(self.blocks.counts()))
         self.stepper = DecodeStepper(

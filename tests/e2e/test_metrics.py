@@ -20,6 +20,7 @@ ENGINE = {
     "baton_engine_step_seconds_bucket",
     "baton_requests_running",
     "baton_requests_waiting",
+    "baton_hand_offs",
 }
 PAGES = {
     "gateway": {
