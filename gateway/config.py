@@ -37,6 +37,17 @@ class GatewaySettings:
     max_queue_seconds: float = setting(
         30.0, help="seconds that a request may wait for a place", minimum=0
     )
+    max_tokens_in_flight: int = setting(
+        0,
+        help="tokens of prompts and answers (max_tokens) that one process works on at once; "
+        "0: eight times what the pools of its decode workers hold",
+        minimum=0,
+    )
+    max_held_bytes: int = setting(
+        1 << 29,
+        help="bytes of requests, and of answers that wait for their clients, in each process",
+        minimum=1 << 26,
+    )
     max_request_seconds: float = setting(
         600.0, help="seconds of a request that has no deadline", minimum=0.001
     )
@@ -44,5 +55,7 @@ class GatewaySettings:
         8, help="tries of a request whose workers ask for a new attempt", minimum=1
     )
     max_unread_tokens: int = setting(
-        4096, help="tokens that may wait for a client that does not read", minimum=1
+        4096,
+        help="tokens, or as many log probabilities, that may wait for a client that does not read",
+        minimum=1,
     )

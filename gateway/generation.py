@@ -19,8 +19,10 @@ from gateway.attempt import Attempt
 from gateway.attempt_plan import AttemptPlan
 from gateway.choice import Choice
 from gateway.failures import is_draining, no_other_worker
+from gateway.memory import HeldMemory
 from gateway.retries import Retries
 from gateway.router import Demand, Route, Router
+from gateway.unread import UnreadOutput
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ _RETURN_SECONDS = 0.05
 @dataclass(frozen=True, slots=True)
 class GenerationLimits:
     """``max_attempts`` bounds the tries of a choice, ``max_unread_tokens`` what waits for a client
-    that does not read."""
+    that does not read: tokens, or log probabilities where there are some."""
 
     max_attempts: int
     max_unread_tokens: int
@@ -63,11 +65,12 @@ class Generation:
         router: Router,
         limits: GenerationLimits,
         keep: Callable[[asyncio.Task[None]], None],
+        memory: HeldMemory,
         on_retry: Callable[[str], None],
         rng: random.Random | None = None,
     ) -> None:
-        """``keep`` holds tasks that may outlive the request by a moment, ``on_retry`` hears of what
-        an attempt failed that is tried again."""
+        """``keep`` holds tasks that may outlive the request by a moment, ``memory`` counts what the
+        client has not read, ``on_retry`` hears of what an attempt failed that is tried again."""
         self.choices = tuple(choices)
         self.prefill: prefill_pb2.PrefillResponse | None = None
         self.kv_transfer: Duration | None = None
@@ -77,14 +80,13 @@ class Generation:
         self.was_interrupted = False
         self._task = task
         self._router = router
-        self._limits = limits
         self._keep = keep
         self._on_retry = on_retry
         self._attempts: set[Attempt] = set()
         self._retries = Retries(limits.max_attempts, rng or random.Random())
         self._checkpoint: bytes | None = None
         self._timers: list[asyncio.TimerHandle] = []
-        self._num_unread = 0
+        self._unread = UnreadOutput(task.sampling, limits.max_unread_tokens, memory)
         self._is_over = False
         self._reader = asyncio.current_task()
         self._waiter: asyncio.Future[None] | None = None
@@ -123,7 +125,7 @@ class Generation:
         while True:
             if self.failure is not None and self.was_interrupted:
                 raise self.failure
-            self._num_unread = 0
+            self._unread.clear()
             deltas = [choice.take_delta() for choice in self.choices if choice.has_delta]
             if deltas:
                 return deltas
@@ -140,6 +142,7 @@ class Generation:
     def close(self) -> None:
         """Cancels whatever still runs. Legal in every state."""
         self._end(None)
+        self._unread.clear()
 
     def interrupt(self, error: ServiceError) -> None:
         """Ends the request also where its reader hangs in a write to a client that is stuck."""
@@ -155,13 +158,10 @@ class Generation:
         self.last_token_at = now = time.monotonic()
         if self.first_token_at is None:
             self.first_token_at = now
-        self._num_unread += num_tokens
-        if self._num_unread > self._limits.max_unread_tokens:
-            self.interrupt(
-                ResourceExhausted(
-                    f"the client left {self._num_unread} tokens unread", reason="CLIENT_TOO_SLOW"
-                )
-            )
+        try:
+            self._unread.add(num_tokens)
+        except ResourceExhausted as error:
+            self.interrupt(error)
             return
         self._wake()
 

@@ -12,7 +12,17 @@ class GatewayMetrics:
         self._requests = metrics.counter(
             "baton_requests_total", "Requests answered, by outcome.", ("code", "reason")
         )
-        self._waiting = metrics.gauge("baton_queue_waiting", "Requests that wait for admission.")
+        self._waiting = metrics.gauge(
+            "baton_queue_waiting", "Requests that wait, by what for.", ("queue",)
+        )
+        self._tokens = metrics.gauge(
+            "baton_tokens_in_flight", "Tokens of the prompts and answers of admitted requests."
+        )
+        self._held = metrics.gauge(
+            "baton_held_bytes", "Bytes of requests, and of answers that clients have not read."
+        )
+        for queue in ("tokenize", "admission"):
+            self._waiting.labels(queue)
         self._ready = metrics.gauge(
             "baton_workers_ready",
             "Workers that can be given requests.",
@@ -40,9 +50,18 @@ class GatewayMetrics:
             "gen_ai_server_request_duration_seconds", "Arrival to the end.", labels
         ).labels(model)
 
-    def set_waiting(self, waiting: int) -> None:
-        """Requests that wait for admission now."""
-        self._waiting.set(waiting)
+    def set_admission(self, waiting: int, tokens: int) -> None:
+        """Requests that wait for admission now, and tokens of those that have it."""
+        self._waiting.labels("admission").set(waiting)
+        self._tokens.set(tokens)
+
+    def set_tokenizing(self, waiting: int) -> None:
+        """Long texts that wait for a thread now."""
+        self._waiting.labels("tokenize").set(waiting)
+
+    def set_held(self, num_bytes: int) -> None:
+        """Bytes that clients make this process hold now."""
+        self._held.set(num_bytes)
 
     def set_ready(self, prefill: int, decode: int) -> None:
         """Workers that can be given requests now."""

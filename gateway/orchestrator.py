@@ -12,6 +12,7 @@ from gateway.admission import Admission
 from gateway.choice import Choice
 from gateway.choice_text import ChoiceText
 from gateway.generation import Generation, GenerationLimits, GenerationTask
+from gateway.memory import HeldMemory
 from gateway.model_limits import ModelLimits
 from gateway.prompt import reading_size
 from gateway.request_clock import RequestClock
@@ -30,6 +31,7 @@ class Orchestrator:
         text_work: TextWork,
         router: Router,
         admission: Admission,
+        memory: HeldMemory,
         limits: GenerationLimits,
         on_retry: Callable[[str], None],
     ) -> None:
@@ -38,6 +40,7 @@ class Orchestrator:
         self._text_work = text_work
         self._router = router
         self._admission = admission
+        self._memory = memory
         self._limits = limits
         self._on_retry = on_retry
         # Prefill legs end by themselves when the KV is released, a moment after the answer.
@@ -59,23 +62,29 @@ class Orchestrator:
         """A generation that runs while entered, and is cancelled on leaving.
 
         Must be entered by the task that reads it. Raises InvalidArgument, Unavailable (no pair of
-        workers, draining) or ResourceExhausted (the queue); its readers' errors pass through.
+        workers, draining) or ResourceExhausted (queue, memory); its readers' errors pass through.
         """
-        with self._open():
-            check_request(request, self.model_limits)
+        limits = self.model_limits
+        with self._open(), self._memory.request(request.ByteSize(), limits.max_context_tokens):
+            check_request(request, limits)
             # Where there is no room now, none is made by reading the prompt first.
             self._admission.check_room()
             validated = await self._validate(request, clock)
             if not self._router.decode_may_return:
                 self._router.choose(_demand(validated))
+            num_tokens = _most_tokens(validated)
             with start_span("admission.wait", parent=span):
-                await self._admission.enter()
+                await self._admission.enter(num_tokens)
             clock.admitted_at = time.monotonic()
             try:
                 async with self._running(validated, clock, span) as generation:
                     yield generation
             finally:
-                self._admission.leave()
+                self._admission.leave(num_tokens)
+
+    def workers_changed(self) -> None:
+        """There may be room for more tokens in flight."""
+        self._admission.admit_waiting()
 
     async def drain(self) -> None:
         """Refuses new requests and returns when none is left."""
@@ -118,7 +127,7 @@ class Orchestrator:
         )
         choices = [self._choice(i, validated.sampling) for i in range(validated.sampling.n)]
         generation = Generation(
-            task, choices, self._router, self._limits, self._keep, self._on_retry
+            task, choices, self._router, self._limits, self._keep, self._memory, self._on_retry
         )
         self._generations.add(generation)
         try:
@@ -158,6 +167,12 @@ class Orchestrator:
 
 def _draining() -> Unavailable:
     return Unavailable("this gateway is shutting down", reason="DRAINING")
+
+
+def _most_tokens(validated: ValidatedRequest) -> int:
+    """Of prompt and answers together, if none of them ends early."""
+    sampling = validated.sampling
+    return len(validated.prompt_token_ids) + sampling.n * sampling.max_tokens
 
 
 def _demand(validated: ValidatedRequest) -> Demand:

@@ -99,6 +99,11 @@ class Router:
         """Whether there may be a decode worker in a moment, though none is ready now."""
         return not self.num_ready()[1] and self._directory.may_return("decode")
 
+    def pool_tokens(self) -> int | None:
+        """Tokens whose KV the ready decode workers hold together; None where there are none."""
+        pools = [w.pool_tokens for w in self._directory.decode_workers if w.ready]
+        return sum(pools) if pools else None
+
     def num_ready(self) -> tuple[int, int]:
         """Prefill and decode workers that could be chosen now."""
         directory = self._directory

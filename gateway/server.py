@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from baton.v1 import gateway_pb2_grpc
@@ -17,6 +17,7 @@ from gateway.admission import Admission, AdmissionLimits
 from gateway.backoff import keep_trying
 from gateway.config import GatewaySettings
 from gateway.generation import GenerationLimits
+from gateway.memory import HeldMemory
 from gateway.metrics import GatewayMetrics
 from gateway.model_limits import ModelLimits
 from gateway.orchestrator import Orchestrator
@@ -34,6 +35,9 @@ from modelfiles.vocabulary_digest import vocabulary_digest
 log = logging.getLogger(__name__)
 
 SERVICES = ("baton.v1.GenerationService",)
+# Tokens in flight, by default, in pools of KV: answers end long before their max_tokens, which is
+# all that is left of the context where a client does not say.
+POOLS_IN_FLIGHT = 8
 # At the default of 5 ms each thread that renders a conversation holds up the event loop so long,
 # again and again.
 SWITCH_INTERVAL = 0.0002
@@ -64,8 +68,13 @@ async def serve(
         )
         await stack.enter_async_context(pool.running())
         router = Router(pool)
-        await stack.enter_async_context(_counting_workers(pool, router, metrics))
         orchestrator, servicer = _service(settings, model.name, tokenizer, router, metrics)
+
+        def on_ready(prefill: int, decode: int) -> None:
+            metrics.set_ready(prefill, decode)
+            orchestrator.workers_changed()
+
+        await stack.enter_async_context(_counting_workers(pool, router, on_ready))
         server = create_server(
             settings.server,
             SERVICES,
@@ -85,9 +94,9 @@ async def serve(
 
 @asynccontextmanager
 async def _counting_workers(
-    pool: WorkerPool, router: Router, metrics: GatewayMetrics
+    pool: WorkerPool, router: Router, on_ready: Callable[[int, int], None]
 ) -> AsyncIterator[None]:
-    """Keeps the count of ready workers while entered."""
+    """Tells the count of ready workers, now and when it changes, while entered."""
 
     async def count() -> None:
         ready = router.num_ready()
@@ -96,7 +105,7 @@ async def _counting_workers(
             return router.num_ready() != ready
 
         while True:
-            metrics.set_ready(*ready)
+            on_ready(*ready)
             await pool.wait_until(has_changed)
             ready = router.num_ready()
 
@@ -124,14 +133,37 @@ def _service(
     router: Router,
     metrics: GatewayMetrics,
 ) -> tuple[Orchestrator, GenerationServicer]:
-    text_work = TextWork(settings.max_queue, settings.max_queue_seconds)
-    admission = Admission(
-        AdmissionLimits(settings.max_in_flight, settings.max_queue, settings.max_queue_seconds),
-        metrics.set_waiting,
+    def max_tokens() -> int | None:
+        if settings.max_tokens_in_flight:
+            return settings.max_tokens_in_flight
+        pools = router.pool_tokens()
+        return None if pools is None else POOLS_IN_FLIGHT * pools
+
+    text_work = TextWork(
+        settings.max_queue, settings.max_queue_seconds, on_change=metrics.set_tokenizing
     )
+    admission = Admission(
+        AdmissionLimits(
+            settings.max_in_flight,
+            settings.max_queue,
+            settings.max_queue_seconds,
+            max_tokens,
+        ),
+        metrics.set_admission,
+    )
+    memory = HeldMemory(settings.max_held_bytes, admission.retry_after, metrics.set_held)
     limits = GenerationLimits(settings.max_attempts, settings.max_unread_tokens)
-    orchestrator = Orchestrator(tokenizer, text_work, router, admission, limits, metrics.retried)
+    orchestrator = Orchestrator(
+        tokenizer, text_work, router, admission, memory, limits, metrics.retried
+    )
     servicer = GenerationServicer(
-        model, tokenizer, text_work, router, orchestrator, metrics, settings.max_request_seconds
+        model,
+        tokenizer,
+        text_work,
+        router,
+        orchestrator,
+        memory,
+        metrics,
+        settings.max_request_seconds,
     )
     return orchestrator, servicer

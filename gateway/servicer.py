@@ -16,6 +16,7 @@ from chassis.status import status_code
 from chassis.telemetry import current_span
 from gateway.answer import Answer
 from gateway.generation import Generation
+from gateway.memory import HeldMemory
 from gateway.metrics import GatewayMetrics
 from gateway.orchestrator import Orchestrator
 from gateway.prompt import check_prompt, check_token_ids, encode_prompt, reading_size
@@ -40,6 +41,7 @@ class GenerationServicer(gateway_pb2_grpc.GenerationServiceServicer):
         text_work: TextWork,
         router: Router,
         orchestrator: Orchestrator,
+        memory: HeldMemory,
         metrics: GatewayMetrics,
         max_request_seconds: float,
     ) -> None:
@@ -49,6 +51,7 @@ class GenerationServicer(gateway_pb2_grpc.GenerationServiceServicer):
         self._text_work = text_work
         self._router = router
         self._orchestrator = orchestrator
+        self._memory = memory
         self._metrics = metrics
         self._max_request_seconds = max_request_seconds
 
@@ -95,7 +98,8 @@ class GenerationServicer(gateway_pb2_grpc.GenerationServiceServicer):
             check_answer(response)
             return response
 
-        return await self._text_work.run(reading_size(request.prompt), tokenize)
+        with self._memory.request(request.ByteSize(), limits.max_context_tokens):
+            return await self._text_work.run(reading_size(request.prompt), tokenize)
 
     async def Detokenize(
         self, request: gateway_pb2.DetokenizeRequest, context: _Context
@@ -110,7 +114,8 @@ class GenerationServicer(gateway_pb2_grpc.GenerationServiceServicer):
             check_answer(response)
             return response
 
-        return await self._text_work.run(len(request.token_ids), detokenize)
+        with self._memory.request(request.ByteSize(), limits.max_context_tokens):
+            return await self._text_work.run(len(request.token_ids), detokenize)
 
     async def ListModels(
         self, request: gateway_pb2.ListModelsRequest, context: _Context

@@ -145,6 +145,11 @@ class Worker:
         return self.load.pending_tokens + self._unreported_tokens
 
     @property
+    def pool_tokens(self) -> int:
+        """Tokens whose KV its pool holds."""
+        return self.load.blocks.total * self.identity.block_size
+
+    @property
     def available_tokens(self) -> int:
         """Tokens whose KV would fit now without waiting for anyone."""
         blocks = self.load.blocks

@@ -131,7 +131,9 @@ async def test_of_many_clients_who_come_and_go_nothing_is_left(
     assert not any(task.done() for task in watching)
     for task in watching:
         task.cancel()
-    for name in ("baton_requests_running", "baton_queue_waiting"):
+    assert read_counter(narrow_gateway, "baton_requests_running") == 0
+    assert read_counter(narrow_gateway, "baton_queue_waiting", queue="admission") == 0
+    for name in ("baton_tokens_in_flight", "baton_held_bytes"):
         assert read_counter(narrow_gateway, name) == 0
     expected = reference.complete(STAYERS)
     assert [list(answer.choices[0].token_ids) for answer in answers] == [

@@ -29,6 +29,8 @@ PAGES = {
         "gen_ai_server_request_duration_seconds_bucket",
         "baton_requests_total",
         "baton_queue_waiting",
+        "baton_tokens_in_flight",
+        "baton_held_bytes",
     },
     "prefill": {*ENGINE, "baton_prompt_tokens_total", "baton_cached_tokens_total"},
     "decode": {

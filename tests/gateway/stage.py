@@ -14,6 +14,7 @@ from chassis.metrics import Metrics
 from chassis.server import ServerSettings, create_server
 from gateway.admission import Admission, AdmissionLimits
 from gateway.generation import GenerationLimits
+from gateway.memory import HeldMemory
 from gateway.metrics import GatewayMetrics
 from gateway.model_limits import ModelLimits
 from gateway.orchestrator import Orchestrator
@@ -42,6 +43,7 @@ class StageOptions:
     admission: AdmissionLimits = field(default_factory=lambda: AdmissionLimits(256, 256, 30.0))
     limits: GenerationLimits = field(default_factory=lambda: GenerationLimits(4, 4096))
     max_request_seconds: float = 60.0
+    max_held_bytes: int = 1 << 29
     text_work: TextWork = field(default_factory=lambda: TextWork(256, 30.0))
 
 
@@ -104,9 +106,15 @@ async def on_stage(tokenizer: Tokenizer, options: StageOptions) -> AsyncIterator
         await stack.enter_async_context(pool.running())
         router = Router(pool)
         queue_lengths: asyncio.Queue[int] = asyncio.Queue()
-        admission = Admission(options.admission, queue_lengths.put_nowait)
+
+        def on_admission(waiting: int, tokens: int) -> None:
+            metrics.set_admission(waiting, tokens)
+            queue_lengths.put_nowait(waiting)
+
+        admission = Admission(options.admission, on_admission)
+        memory = HeldMemory(options.max_held_bytes, admission.retry_after, metrics.set_held)
         orchestrator = Orchestrator(
-            tokenizer, options.text_work, router, admission, options.limits, metrics.retried
+            tokenizer, options.text_work, router, admission, memory, options.limits, metrics.retried
         )
         servicer = GenerationServicer(
             MODEL.name,
@@ -114,6 +122,7 @@ async def on_stage(tokenizer: Tokenizer, options: StageOptions) -> AsyncIterator
             options.text_work,
             router,
             orchestrator,
+            memory,
             metrics,
             options.max_request_seconds,
         )

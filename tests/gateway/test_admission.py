@@ -3,6 +3,8 @@
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chassis.errors import ResourceExhausted
 from gateway.admission import Admission, AdmissionLimits
@@ -115,12 +117,102 @@ async def test_a_turn_that_meets_a_cancel_goes_to_the_next(cancel_first: bool) -
     assert admission.in_flight == 0
 
 
-async def test_the_number_of_waiting_requests_is_told() -> None:
-    told: list[int] = []
-    admission = Admission(AdmissionLimits(1, 8, 30.0), told.append)
-    await admission.enter()
-    task = asyncio.create_task(admission.enter())
+async def test_what_waits_and_the_tokens_in_flight_are_told() -> None:
+    told: list[tuple[int, int]] = []
+    admission = Admission(
+        AdmissionLimits(1, 8, 30.0), lambda waiting, tokens: told.append((waiting, tokens))
+    )
+    await admission.enter(5)
+    task = asyncio.create_task(admission.enter(7))
     await parked(task, admission, 1)
-    admission.leave()
+    admission.leave(5)
     await task
-    assert told == [1, 0]
+    assert told == [(0, 5), (1, 5), (0, 7)]
+
+
+async def test_nobody_overtakes_a_request_that_waits_for_its_tokens() -> None:
+    admission = Admission(AdmissionLimits(8, 8, 30.0, lambda: 10))
+    await admission.enter(6)
+    large = asyncio.create_task(admission.enter(8))
+    await parked(large, admission, 1)
+    # It would fit beside the first one, again and again, while the large one waits.
+    small = asyncio.create_task(admission.enter(1))
+    await parked(small, admission, 2)
+    admission.leave(6)
+    await asyncio.gather(large, small)
+    assert (admission.in_flight, admission.tokens_in_flight) == (2, 9)
+
+
+async def test_what_has_more_tokens_than_may_be_in_flight_runs_alone() -> None:
+    admission = Admission(AdmissionLimits(8, 8, 30.0, lambda: 10))
+    await admission.enter(1)
+    huge = asyncio.create_task(admission.enter(50))
+    await parked(huge, admission, 1)
+    admission.leave(1)
+    await huge
+    small = asyncio.create_task(admission.enter(1))
+    await parked(small, admission, 1)
+    admission.leave(50)
+    await small
+
+
+async def test_one_that_gives_up_lets_those_behind_it_in() -> None:
+    admission = Admission(AdmissionLimits(8, 8, 30.0, lambda: 10))
+    await admission.enter(6)
+    large = asyncio.create_task(admission.enter(8))
+    await parked(large, admission, 1)
+    small = asyncio.create_task(admission.enter(1))
+    await parked(small, admission, 2)
+    large.cancel()
+    await small
+    assert admission.tokens_in_flight == 7
+
+
+async def test_a_limit_that_grows_lets_in_who_waits() -> None:
+    limit = 10
+    admission = Admission(AdmissionLimits(8, 8, 30.0, lambda: limit))
+    await admission.enter(6)
+    task = asyncio.create_task(admission.enter(8))
+    await parked(task, admission, 1)
+    limit = 20
+    admission.admit_waiting()
+    await task
+
+
+@given(
+    moves=st.lists(st.one_of(st.integers(1, 15), st.sampled_from(["leave", "give up"]))),
+    data=st.data(),
+)
+def test_turns_come_in_order_within_the_limits_and_to_everybody(
+    moves: list[int | str], data: st.DataObject
+) -> None:
+    async def walk() -> None:
+        admission = Admission(AdmissionLimits(4, 100, 30.0, lambda: 10))
+        waiting: list[tuple[int, asyncio.Task[None]]] = []
+        running: list[int] = []
+
+        async def settle() -> None:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            while waiting and waiting[0][1].done():
+                running.append(waiting.pop(0)[0])
+            # Whoever is in came in order: nobody has a turn behind one that waits.
+            assert not any(task.done() for _, task in waiting)
+            assert (admission.in_flight, admission.waiting) == (len(running), len(waiting))
+            assert admission.tokens_in_flight == sum(running)
+            assert len(running) <= 4 and (sum(running) <= 10 or len(running) == 1)
+            # Who waits at the head would not fit.
+            if waiting:
+                assert len(running) == 4 or sum(running) + waiting[0][0] > 10
+
+        for move in [*moves, *["leave"] * len(moves)]:
+            if isinstance(move, int):
+                waiting.append((move, asyncio.create_task(admission.enter(move))))
+            elif move == "leave" and running:
+                admission.leave(running.pop(data.draw(st.integers(0, len(running) - 1))))
+            elif move == "give up" and waiting:
+                waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))[1].cancel()
+            await settle()
+        assert not waiting and not running
+
+    asyncio.run(walk())

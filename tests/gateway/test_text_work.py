@@ -38,8 +38,10 @@ async def occupied(work: TextWork) -> AsyncIterator[None]:
         await occupier
 
 
-def one_thread(max_waiting: int = 8, max_total_size: int = 1 << 30) -> TextWork:
-    return TextWork(max_waiting, 30.0, num_threads=1, max_total_size=max_total_size)
+def one_thread(
+    max_waiting: int = 8, on_change: Callable[[int], None] = lambda waiting: None
+) -> TextWork:
+    return TextWork(max_waiting, 30.0, num_threads=1, on_change=on_change)
 
 
 async def test_short_work_never_waits() -> None:
@@ -83,15 +85,15 @@ async def test_more_than_may_wait_is_refused_with_a_retry_delay() -> None:
     assert await waiting == "read"
 
 
-async def test_texts_are_bounded_by_their_size_unless_one_is_alone() -> None:
-    work = one_thread(max_total_size=2 * LONG)
+async def test_texts_that_wait_are_counted() -> None:
+    told: list[int] = []
+    work = one_thread(on_change=told.append)
     async with occupied(work):
-        with pytest.raises(ResourceExhausted, match="waiting to be read"):
-            await work.run(LONG + 1, lambda: "refused")
         waiting = asyncio.create_task(work.run(LONG, lambda: "read"))
         await asyncio.sleep(0)
+        assert told[-1] == 1
     assert await waiting == "read"
-    assert await work.run(100 * LONG, lambda: "alone") == "alone"
+    assert told[-1] == 0
 
 
 async def test_a_caller_that_leaves_gives_its_turn_back_when_its_thread_is_done() -> None:
@@ -111,19 +113,6 @@ async def test_a_caller_that_leaves_gives_its_turn_back_when_its_thread_is_done(
     await asyncio.sleep(0)
     may_end.set()
     assert await following is True
-
-
-async def test_a_caller_that_leaves_the_queue_leaves_no_size_behind() -> None:
-    work = one_thread(max_total_size=2 * LONG)
-    async with occupied(work):
-        leaving = asyncio.create_task(work.run(LONG, lambda: None))
-        await asyncio.sleep(0)
-        leaving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await leaving
-        following = asyncio.create_task(work.run(LONG, lambda: "read"))
-        await asyncio.sleep(0)
-    assert await following == "read"
 
 
 def text(words: str) -> generation_pb2.Prompt:
