@@ -163,3 +163,26 @@ async def test_a_session_that_is_not_open_takes_nothing() -> None:
     with pytest.raises(Unavailable):
         session.submit(decode_pb2.Submit(), Collector())
     await channel.close()
+
+
+async def test_a_large_step_lets_others_have_their_turn_between_its_rows(opened: Any) -> None:
+    worker = ScriptedDecode()
+    session, _task = await opened(worker)
+    turns = 0
+
+    class Watcher(Collector):
+        """Notes how many turns others have had before each token."""
+
+        def decode_token(self, choice: int, index: int, token_id: int, *rest: Any) -> None:
+            self.tokens.append(turns)
+
+    sink = Watcher()
+    session.submit(decode_pb2.Submit(attempt_id=b"a" * 16, choices=[0]), sink)
+    call = await asyncio.wait_for(worker.calls.get(), 10)
+    call.tokens([100] * 1000, 1)
+    call.finished(decode_pb2.OUTCOME_COMPLETED)
+    while not sink.over.is_set():
+        turns += 1
+        await asyncio.sleep(0)
+    assert len(sink.tokens) == 1000
+    assert sink.tokens[-1] - sink.tokens[0] > 50
