@@ -6,6 +6,7 @@ release.
 """
 
 import logging
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -209,3 +210,20 @@ TestHandoffs = HandoffMachine.TestCase
 TestHandoffs.settings = SETTINGS
 TestSpoiledHandoffs = SpoilingMachine.TestCase
 TestSpoiledHandoffs.settings = SETTINGS
+
+
+@pytest.mark.parametrize("decode_first", [False, True], ids=["prefill first", "decode first"])
+def test_prompts_that_fill_both_pools_in_opposite_orders_all_end(decode_first: bool) -> None:
+    """Protocol 5.7: nobody waits for a block of one pool with what others need of the other one."""
+    machine = HandoffMachine()
+    house = machine.house
+    # One of them takes most of a pool; no two begin alike.
+    tries = [house.new_try([number, *range(20, 33)], 2, 6) for number in range(12)]
+    sends = [(house.send_prefill, tries), (house.send_decode, tries[::-1])]
+    for send, order in reversed(sends) if decode_first else sends:
+        for made in order:
+            send(made)
+    machine.teardown()
+    ended = Counter(made.finished.outcome for made in tries if made.finished is not None)
+    assert ended.total() == len(tries)
+    assert ended[OUTCOME_COMPLETED] > 0
