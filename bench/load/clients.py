@@ -1,0 +1,69 @@
+"""Client processes, from where they are started."""
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import dataclass, field
+from typing import Self
+
+from bench.load.stack import LOW_PRIORITY
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the clients of one or more processes met, in seconds."""
+
+    gaps: list[float] = field(default_factory=list)
+    first_tokens: list[float] = field(default_factory=list)
+    token_times: list[float] = field(default_factory=list)
+    refusals: list[float] = field(default_factory=list)
+    num_answers: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
+
+    def __add__(self, other: "Outcome") -> "Outcome":
+        reasons = {*self.failures, *other.failures}
+        return Outcome(
+            self.gaps + other.gaps,
+            self.first_tokens + other.first_tokens,
+            self.token_times + other.token_times,
+            self.refusals + other.refusals,
+            self.num_answers + other.num_answers,
+            {each: self.failures.get(each, 0) + other.failures.get(each, 0) for each in reasons},
+        )
+
+
+class ClientProcess:
+    """``python -m bench.load.client``; its options are the command line's."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, kind: str, address: str, **options: object) -> Self:
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+        flags = [flag.removesuffix("=True") for flag in flags]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "bench.load.client", kind, address, *flags),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        if kind == "streams":
+            # They stand for clients on other machines; a refusal is measured by its own client.
+            os.setpriority(os.PRIO_PROCESS, process.pid, LOW_PRIORITY)
+        return cls(process)
+
+    async def outcome(self, *, stop: bool) -> Outcome:
+        """Waits for its end, where ``stop`` is not set for its own."""
+        # Open until the end, or the process would take itself for stopped.
+        told, self._process.stdin = self._process.stdin, None
+        assert told is not None, "its input is a pipe"
+        if stop:
+            told.close()
+        output, _ = await self._process.communicate()
+        told.close()
+        return Outcome(**json.loads(output))
+
+    def kill(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
