@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 _SILENCE_SECONDS = INNER.ping_after + INNER.ping_timeout
 _LOOK_SECONDS = 0.5
 # A connection that broke may be back at once: this long nobody takes the worker for gone, unless
-# a look there says so.
+# a look there says so. As long again it may take to hear of its health and open its session.
 _RETURN_SECONDS = 2.0
 _BOOT_ID_BYTES = 16
 
@@ -72,12 +72,15 @@ class WorkerLink:
 
     @property
     def may_return(self) -> bool:
-        """Whether the connection broke just now, and nobody knows yet if the worker did.
+        """Whether the connection broke, or came about, just now, and more is not known yet.
 
         It is not the worker where this process was stopped for a while: then all connections
         break at once, and are back in a moment.
         """
         return time.monotonic() < self._returns_until
+
+    def _expect_soon(self) -> None:
+        self._returns_until = time.monotonic() + _RETURN_SECONDS
 
     async def run(self) -> None:
         """Connects, follows, and connects again with back-off, until cancelled."""
@@ -176,12 +179,14 @@ class WorkerLink:
             for name, work in works
         ]
         self.worker = worker
+        if worker.load.accepting:
+            self._expect_soon()
         try:
             yield
         except ServiceError as error:
             self._on_lost(error.reason)
             if error.reason == grpc.StatusCode.UNAVAILABLE.name:
-                self._returns_until = time.monotonic() + _RETURN_SECONDS
+                self._expect_soon()
             raise
         finally:
             self.worker = None

@@ -6,12 +6,13 @@ So it is where a gateway was stopped for a while: its peers have given up all it
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Self
+from typing import Any, Self
 
 from baton.v1 import decode_pb2
 from tests.gateway.conftest import OpenStage
 from tests.gateway.scripted_workers import LENGTH, PrefillCall, ScriptedDecode, SubmitCall
 from tests.gateway.stage import StageOptions, read_all, request, token_ids
+from tests.gateway.test_continuation import error_of
 
 
 class FarDecode(ScriptedDecode):
@@ -47,6 +48,19 @@ class FarDecode(ScriptedDecode):
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.server.port)
         self._streams += [writer, far_writer]
         await asyncio.gather(_pass_on(reader, far_writer), _pass_on(far_reader, writer))
+
+
+class SlowDecode(ScriptedDecode):
+    """A decode worker that takes its time to open a session."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_open = asyncio.Event()
+        self.may_open.set()
+
+    async def _read(self, *streams: Any) -> None:
+        await self.may_open.wait()
+        await super()._read(*streams)
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -98,3 +112,27 @@ async def test_what_comes_waits_for_a_decode_worker_that_is_back_at_once(
     call = stage.stub.Generate(request(max_tokens=2))
     answer(*await stage.legs(), [100, 101])
     assert list((await call).choices[0].token_ids) == [100, 101]
+
+
+async def test_what_comes_waits_for_the_session_with_a_worker_that_is_just_there(
+    open_stage: OpenStage,
+) -> None:
+    slow = SlowDecode()
+    stage = await open_stage(StageOptions(decode=[slow]))
+    assert slow.server is not None
+    port = slow.server.port
+    await slow.server.stop()
+    async with asyncio.timeout(10):
+        await stage.pool.wait_until(lambda: not stage.router.has_pair())
+    assert (await error_of(stage.stub.Generate(request()))).reason == "NO_DECODE_WORKER"
+    slow.may_open.clear()
+    async with slow.serving(port):
+        async with asyncio.timeout(10):
+            await stage.pool.wait_until(lambda: bool(stage.pool.decode_workers))
+        call = stage.stub.Generate(request(max_tokens=2))
+        async with asyncio.timeout(10):
+            while not (call.done() or stage.metric("baton_requests_running")):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        slow.may_open.set()
+        answer(*await stage.legs(), [100, 101])
+        assert list((await call).choices[0].token_ids) == [100, 101]
