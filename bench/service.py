@@ -1,4 +1,4 @@
-"""A service under attack."""
+"""A service of a benchmark, to which things may be done."""
 
 import asyncio
 import os

@@ -56,7 +56,7 @@ def main() -> int:
     for text in (*missed, *tally.wrong[:10]):
         print(f"MISSED: {text}")
     print(write_results("soak", figures, ("torch", "grpcio", "baton-serve"), settings.output))
-    if not missed:
+    if not missed and not tally.refused:
         shutil.rmtree(folder)
     return 1 if missed else 0
 
