@@ -25,7 +25,7 @@ up: model ## Run the stack in the foreground
 	@$(BIN)/baton up
 
 test: model ## Run the whole test suite
-	@$(BIN)/pytest
+	@$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 check: $(STAMP) ## Lint, types, layers, fresh stubs
 	@scripts/check

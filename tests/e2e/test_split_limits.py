@@ -27,7 +27,7 @@ def tiny_workers(
 ) -> Iterator[tuple[WorkerProcess, WorkerProcess]]:
     """Both workers with twelve blocks, seats for two waiting requests, and little patience."""
     traces = tmp_path_factory.mktemp("traces")
-    impatient = ("--handoff-timeout", "5", "--revoke-after", "0.1")
+    impatient = ("--handoff-timeout", "15", "--revoke-after", "0.1")
     slow = ("--max-num-batched-tokens", "16")
     with (
         running("prefill", *TINY, *impatient, *slow, trace_directory=traces) as prefill,
@@ -147,7 +147,7 @@ async def test_a_draining_worker_finishes_what_it_has_and_takes_nothing_new(
 ) -> None:
     with (
         running("prefill", *TINY, trace_directory=tmp_path) as prefill,
-        running("decode", *TINY, trace_directory=tmp_path) as decode,
+        running("decode", *TINY, "--drain-grace", "250", trace_directory=tmp_path) as decode,
     ):
         async with split_client(
             prefill.wait_ready(), decode.wait_ready(), outlived=False
