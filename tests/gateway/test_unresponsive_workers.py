@@ -1,6 +1,7 @@
 """Workers whose connection lives and who do nothing: silent, or stuck in a step (protocol 5.2)."""
 
 import asyncio
+import time
 from collections.abc import Awaitable
 from typing import Any
 
@@ -25,6 +26,19 @@ async def until_gone(stage: Stage, role: str, problem: str) -> None:
     async with asyncio.timeout(30):
         await stage.pool.wait_until(lambda: problem in stage.pool.why_none(role))
     assert not stage.router.has_pair()
+
+
+async def until_all_report(stage: Stage, steps: int) -> None:
+    """Returns once the gateway has heard of so many steps from every worker."""
+    for worker in (*stage.prefill, *stage.decode):
+        worker.report(steps=steps)
+
+    def all_have() -> bool:
+        known = (*stage.pool.prefill_workers, *stage.pool.decode_workers)
+        return [worker.load.steps for worker in known] == [steps, steps]
+
+    async with asyncio.timeout(10):
+        await stage.pool.wait_until(all_have)
 
 
 async def check_goes_on(stage: Stage, role: str, call: Awaitable[Any]) -> None:
@@ -55,6 +69,18 @@ async def test_a_worker_that_falls_silent_loses_its_requests_and_gets_no_other(
     worker.watch_interval = 0.1
     async with asyncio.timeout(30):
         await stage.pool.wait_until(stage.router.has_pair)
+
+
+async def test_a_worker_is_not_silent_while_the_gateway_itself_is_stopped(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_link, "_SILENCE_SECONDS", 1.5)
+    workers = (*stage.prefill, *stage.decode)
+    await until_all_report(stage, steps=1)
+    # As SIGSTOP does: time goes by, and nothing is read.
+    time.sleep(3.0)  # noqa: ASYNC251
+    await until_all_report(stage, steps=2)
+    assert [worker.num_watches for worker in workers] == [1, 1]
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
