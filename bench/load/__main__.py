@@ -8,6 +8,7 @@ storm of refused ones as alone.
 import argparse
 import asyncio
 import tempfile
+from collections.abc import Awaitable
 from pathlib import Path
 
 from bench.load.open_streams import measure_open_streams
@@ -25,19 +26,23 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder of the results")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="baton-load-") as folder:
-        figures = asyncio.run(_measure(options, Path(folder)))
-    for figure in figures:
-        print(f"{figure.name:34} {figure.value:10g} {figure.unit:20} {figure.note or ''}")
-    print(write_results("load", figures, ("torch", "grpcio", "baton-serve"), options.output))
+        asyncio.run(_measure(options, Path(folder)))
 
 
-async def _measure(options: argparse.Namespace, folder: Path) -> list[Figure]:
-    figures: list[Figure] = []
-    if options.rounds:
-        figures += await measure_storm(options.admitted, options.rounds, options.model, folder)
+async def _measure(options: argparse.Namespace, folder: Path) -> None:
+    """Writes what there is after each part: one that fails costs nothing of the one before."""
+    parts: list[Awaitable[list[Figure]]] = []
     if options.seconds:
-        figures += await measure_open_streams(options.streams, options.seconds, folder)
-    return figures
+        parts.append(measure_open_streams(options.streams, options.seconds, folder))
+    if options.rounds:
+        parts.append(measure_storm(options.admitted, options.rounds, options.model, folder))
+    figures: list[Figure] = []
+    for part in parts:
+        new = await part
+        for figure in new:
+            print(f"{figure.name:34} {figure.value:10g} {figure.unit:20} {figure.note or ''}")
+        figures += new
+        print(write_results("load", figures, ("torch", "grpcio", "baton-serve"), options.output))
 
 
 if __name__ == "__main__":
