@@ -2,12 +2,11 @@
 
 import asyncio
 import json
-import os
 import sys
 from dataclasses import dataclass, field
 from typing import Self
 
-from bench.load.stack import LOW_PRIORITY
+from bench.load.stack import give_way
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class ClientProcess:
         )
         if kind == "streams":
             # They stand for clients on other machines; a refusal is measured by its own client.
-            os.setpriority(os.PRIO_PROCESS, process.pid, LOW_PRIORITY)
+            give_way(process.pid)
         return cls(process)
 
     async def outcome(self, *, stop: bool) -> Outcome:

@@ -15,6 +15,12 @@ Stack = Mapping[Role, Service]
 LOW_PRIORITY = 10
 
 
+def give_way(pid: int) -> None:
+    """Lets others run before all threads of a process; those that it starts later inherit that."""
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        os.setpriority(os.PRIO_PROCESS, int(thread), LOW_PRIORITY)
+
+
 @asynccontextmanager
 async def running_stack(
     model: str, folder: Path, flags: Mapping[Role, Sequence[str]]
@@ -35,12 +41,12 @@ async def running_stack(
         for role in Role
     }
     try:
-        for role, service in stack.items():
+        for service in stack.values():
             service.start()
-            if role is not Role.GATEWAY:
-                # As on hosts where gateways do not share their cores with engines.
-                os.setpriority(os.PRIO_PROCESS, service.pid, LOW_PRIORITY)
         await asyncio.gather(*(service.wait_ready() for service in stack.values()))
+        for role in (Role.PREFILL, Role.DECODE):
+            # As on hosts where gateways do not share their cores with engines.
+            give_way(stack[role].pid)
         yield stack
     finally:
         for service in stack.values():
