@@ -159,10 +159,16 @@ def _figures(num_streams: int, course: Course) -> list[Figure]:
 
 
 def _growth(course: Course, what: str) -> int:
-    """Of all services after the settling, from its first sample to its last."""
-    return sum(
-        getattr(series[-1], what) - getattr(series[0], what) for series in course.settled.values()
-    )
+    """Of all services after the settling, from its first half to its second.
+
+    The least of each half: whoever reads a metrics page adds a connection and a thread.
+    """
+    growth = 0
+    for series in course.settled.values():
+        values = [getattr(sample, what) for sample in series]
+        half = len(values) // 2
+        growth += min(values[half:]) - min(values[:half])
+    return growth
 
 
 def _milliseconds(
