@@ -2,10 +2,12 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from batonctl.errors import InputError
+from batonctl.gpus import visible_gpus
 from batonctl.ports import LOOPBACK, METRICS_OFFSET, find_free_ports, is_free
 from batonctl.service_spec import Role, ServiceSpec
 
@@ -16,6 +18,7 @@ _MODULES = {Role.GATEWAY: "gateway", Role.PREFILL: "prefill_svc", Role.DECODE: "
 class StackPlan:
     """A stack to run. Ports are the first of each role's run; metrics are METRICS_OFFSET above.
 
+    Workers take turns on ``gpus``, as CUDA_VISIBLE_DEVICES names them.
     Whatever has no field here is set by the services' own environment (BATON_PREFILL_..).
     """
 
@@ -28,6 +31,7 @@ class StackPlan:
     prefill_port: int = 7110
     decode_port: int = 7120
     drain_grace: float = 30.0
+    gpus: tuple[str, ...] = ()
 
     def services(self) -> list[ServiceSpec]:
         """The processes, gateway first."""
@@ -41,14 +45,28 @@ class StackPlan:
 
     def _worker(self, role: Role, index: int) -> ServiceSpec:
         first_port = self.prefill_port if role == Role.PREFILL else self.decode_port
-        flags = [f"--workers-on-host={self.prefill_workers + self.decode_workers}"]
+        num_workers = self.prefill_workers + self.decode_workers
+        flags = [f"--workers-on-host={num_workers}"]
+        env = {}
+        if self.gpus:
+            number = index if role == Role.PREFILL else self.prefill_workers + index
+            turn = number % len(self.gpus)
+            env["CUDA_VISIBLE_DEVICES"] = self.gpus[turn]
+            flags.append(f"--workers-on-device={-(-(num_workers - turn) // len(self.gpus))}")
         if self.dtype is not None:
             flags.append(f"--dtype={self.dtype}")
         if self.quantization is not None:
             flags.append(f"--quantization={self.quantization}")
-        return self._spec(role, f"{role}-{index}", first_port + index, flags)
+        return self._spec(role, f"{role}-{index}", first_port + index, flags, env)
 
-    def _spec(self, role: Role, name: str, port: int, flags: list[str]) -> ServiceSpec:
+    def _spec(
+        self,
+        role: Role,
+        name: str,
+        port: int,
+        flags: list[str],
+        env: Mapping[str, str] = MappingProxyType({}),
+    ) -> ServiceSpec:
         # -P: a folder named like a service in the user's directory must not be run instead.
         command = (sys.executable, "-P", "-m", _MODULES[role])
         settings = [
@@ -63,7 +81,7 @@ class StackPlan:
             role=role,
             command=(*command, *settings, *flags),
             address=f"{LOOPBACK}:{port}",
-            env=dict(os.environ),
+            env=os.environ | env,
         )
 
     def check_ports(self) -> None:
@@ -103,6 +121,7 @@ def on_free_ports(model: str, drain_grace: float) -> StackPlan:
         prefill_port=prefill,
         decode_port=decode,
         drain_grace=drain_grace,
+        gpus=tuple(visible_gpus()),
     )
 
 

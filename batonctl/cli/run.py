@@ -33,7 +33,7 @@ Port = Annotated[
 ]
 AnyDtype = Annotated[
     Dtype | None,
-    typer.Option(help="Of activations and KV. [default: bfloat16 if the CPU multiplies it]"),
+    typer.Option(help="Of activations and KV. [default: bfloat16 if the device multiplies it]"),
 ]
 AnyQuantization = Annotated[
     Quantization | None, typer.Option(help="q4 keeps 4-bit weights 4-bit. [default: none]")
@@ -70,6 +70,7 @@ def up(
     Further settings of the services come from their environment, for example
     BATON_PREFILL_KV_MEMORY_BYTES; `python -m prefill_svc --help` lists them.
     """
+    from batonctl.gpus import visible_gpus
     from batonctl.stack_plan import StackPlan
     from batonctl.up import UpOptions, run_up
 
@@ -83,6 +84,7 @@ def up(
         prefill_port=prefill_port,
         decode_port=decode_port,
         drain_grace=drain_grace,
+        gpus=tuple(visible_gpus()),
     )
     run_up(UpOptions(plan=plan, start_timeout=start_timeout, logs=logs))
 

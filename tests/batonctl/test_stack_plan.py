@@ -87,3 +87,15 @@ def test_a_taken_metrics_port_counts_too() -> None:
 
 def test_a_plan_on_free_ports_fits() -> None:
     on_free_ports("m", drain_grace=1.0).check_ports()
+
+
+def test_workers_take_turns_on_the_gpus_and_know_how_many_share_one() -> None:
+    plan = StackPlan(model="m", prefill_workers=1, decode_workers=2, gpus=("3", "5"))
+    specs = plan.services()
+    assert [spec.env.get("CUDA_VISIBLE_DEVICES") for spec in specs[1:]] == ["3", "5", "3"]
+    shares = {
+        name: settings.engine.workers_on_device
+        for name, settings in settings_of(plan).items()
+        if name != "gateway"
+    }
+    assert shares == {"prefill-0": 2, "decode-0": 1, "decode-1": 2}
