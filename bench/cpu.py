@@ -117,7 +117,7 @@ def _parse() -> Settings:
         steps=arguments.steps,
         batches=tuple(arguments.batches),
         forms=tuple(arguments.forms),
-        dtype=EngineSettings().resolved_dtype,
+        dtype=EngineSettings().dtype_on("cpu"),
         chunk=arguments.chunk,
         output=arguments.output,
     )

@@ -77,6 +77,15 @@ class Attempt:
     def is_finished(self) -> bool:
         return all(request.status.is_finished for request in self.requests)
 
+    @property
+    def going_on(self) -> list[Request]:
+        """The choices that have a token to compute."""
+        return [
+            request
+            for request in self.requests
+            if not request.status.is_finished and not request.awaits_its_end
+        ]
+
     def drop(self, choices: Collection[int]) -> None:
         """These choices are not wanted any more, whatever has become of them."""
         self.dropped.update(choices)

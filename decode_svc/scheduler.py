@@ -3,13 +3,15 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from decode_svc.attempt import Attempt, DecodePlan, DecodeProgress, Grant, Prompted, Row
+from decode_svc.prefixes import Prefixes
 from decode_svc.room import Room
 from decode_svc.sequences import choice_request, prompt_request
+from decode_svc.steps_under_way import StepsUnderWay
 from engine.batch import ModelRunnerOutput, Sample, ScheduledRequest, SchedulerOutput
-from engine.block_hash import hash_blocks
 from engine.block_manager import BlockManager
 from engine.errors import OutOfBlocks
 from engine.request import Request, RequestStatus
+from engine.step_under_way import PartUnderWay, StepUnderWay
 from kvtransfer.handoff import FirstSample
 from worker.waiting_line import WaitingLine
 
@@ -46,6 +48,8 @@ class DecodeScheduler:
         self._pulling: dict[bytes, Attempt] = {}
         self._computing: dict[bytes, Attempt] = {}
         self._running: dict[bytes, Attempt] = {}
+        self._under_way = StepsUnderWay(blocks, block_size)
+        self._prefixes = Prefixes(blocks, block_size)
 
     @property
     def num_waiting(self) -> int:
@@ -80,7 +84,7 @@ class DecodeScheduler:
             return
         attempt.released = True
         for request in attempt.requests:
-            self._publish(attempt, request, first_block=0)
+            self._prefixes.publish(request, 0, self._under_way.num_written_tokens(request))
         self._let_go(attempt)
 
     def drop(self, attempt: Attempt, choices: Collection[int]) -> None:
@@ -95,8 +99,7 @@ class DecodeScheduler:
         attempts: list[Attempt] = []
         preempted: list[Attempt] = []
         for attempt in list(self._running.values()):
-            requests = [request for request in attempt.requests if not request.status.is_finished]
-            requests = requests[: self._max_num_seqs - len(parts)]
+            requests = attempt.going_on[: self._max_num_seqs - len(parts)]
             while attempt.attempt_id in self._running and not self._grow(requests):
                 preempted.append(self._preempt_youngest())
             if attempt.attempt_id in self._running:
@@ -106,20 +109,35 @@ class DecodeScheduler:
         self._plan_prompts(parts, attempts)
         return DecodePlan(SchedulerOutput(tuple(parts)), tuple(attempts), grants, tuple(preempted))
 
-    def update(self, plan: DecodePlan, runner_output: ModelRunnerOutput) -> DecodeProgress:
-        """Takes in a finished step; frees what finished, as soon as it is released."""
+    def advance(self, plan: DecodePlan) -> StepUnderWay:
+        """Counts a step as computed that was just launched. ``update`` or ``abandon`` must follow,
+        in order; where a step ends a prompt, before the next ``schedule``."""
+        return self._under_way.begin(plan)
+
+    def abandon(self) -> None:
+        """The oldest step under way has failed: its attempts are to be removed."""
+        self._under_way.end()
+
+    def update(
+        self, plan: DecodePlan, step: StepUnderWay, runner_output: ModelRunnerOutput
+    ) -> DecodeProgress:
+        """Takes in the oldest step; frees what finished, as soon as it is released.
+
+        What ended, or was preempted, after the step was launched draws nothing any more.
+        """
+        self._under_way.end()
         rows: list[Row] = []
         prompted: list[Prompted] = []
-        drawn = zip(plan.output.scheduled, plan.attempts, runner_output.samples, strict=True)
+        drawn = zip(step.parts, plan.attempts, runner_output.samples, strict=True)
         for part, attempt, samples in drawn:
-            if part.request is not attempt.prompt:
-                rows += [self._advance(part, attempt, sample) for sample in samples]
-                continue
-            self._advance_prompt(part, attempt)
-            if samples:
-                first_rows, copies = self._end_prompt(attempt, samples)
-                rows += first_rows
-                prompted.append(Prompted(attempt, copies))
+            if part.request is attempt.prompt and attempt.attempt_id in self._computing:
+                self._prefixes.publish(part.request, part.first_token, part.end_token)
+                if samples:
+                    first_rows, copies = self._end_prompt(attempt, samples)
+                    rows += first_rows
+                    prompted.append(Prompted(attempt, copies))
+            elif attempt.attempt_id in self._running and part.request.is_running:
+                rows.append(self._advance(part, attempt, samples[0]))
         return DecodeProgress(tuple(rows), tuple(prompted))
 
     def remove(self, attempt_id: bytes, still_written: Sequence[int] = ()) -> None:
@@ -132,7 +150,7 @@ class DecodeScheduler:
         self._blocks.fence(still_written)
         for stage in (self._pulling, self._computing):
             if (attempt := stage.pop(attempt_id, None)) is not None:
-                self._blocks.release(attempt.prompt_blocks)
+                self._under_way.give_back(attempt.prompt_blocks)
                 self._blocks.release(attempt.spare_blocks)
                 attempt.prompt_blocks, attempt.spare_blocks = [], []
         if (attempt := self._running.pop(attempt_id, None)) is not None:
@@ -221,22 +239,16 @@ class DecodeScheduler:
         self._free(attempt.requests)
         return attempt
 
-    def _advance(self, part: ScheduledRequest, attempt: Attempt, sample: Sample) -> Row:
-        request = part.request
-        first_block = request.num_computed_tokens // self._block_size
-        request.num_computed_tokens += part.num_new_tokens
-        request.append(sample.token_id)
+    def _advance(self, part: PartUnderWay, attempt: Attempt, sample: Sample) -> Row:
+        request, place = part.request, part.place
+        assert place is not None, "a choice draws in every step"
+        request.resolve(place, sample.token_id)
         if attempt.released:
-            self._publish(attempt, request, first_block)
+            self._prefixes.publish(part.request, part.first_token, part.end_token)
             if request.status.is_finished:
                 self._let_go(attempt)
-        return Row(attempt, sample.choice, request.num_output_tokens - 1, sample, request.status)
-
-    def _advance_prompt(self, part: ScheduledRequest, attempt: Attempt) -> None:
-        request = part.request
-        first_block = request.num_computed_tokens // self._block_size
-        request.num_computed_tokens += part.num_new_tokens
-        self._publish(attempt, request, first_block)
+        index = place - request.num_prompt_tokens
+        return Row(attempt, sample.choice, index, sample, request.status)
 
     def _end_prompt(
         self, attempt: Attempt, samples: Sequence[Sample]
@@ -255,17 +267,6 @@ class DecodeScheduler:
         self._let_go(attempt)
         return rows, copies
 
-    def _publish(self, attempt: Attempt, request: Request, first_block: int) -> None:
-        """Enters the full blocks from ``first_block`` on into the prefix cache."""
-        num_full = request.num_computed_tokens // self._block_size
-        if num_full > len(request.block_hashes):
-            final = request.token_ids[: num_full * self._block_size]
-            request.block_hashes = hash_blocks(
-                final, self._block_size, attempt.cache_salt, request.block_hashes
-            )
-        for index in range(first_block, num_full):
-            self._blocks.register(request.block_table[index], request.block_hashes[index])
-
     def _let_go(self, attempt: Attempt) -> None:
         """Frees the choices that have finished, and forgets the attempt with the last one."""
         self._free(request for request in attempt.requests if request.status.is_finished)
@@ -274,5 +275,5 @@ class DecodeScheduler:
 
     def _free(self, requests: Iterable[Request]) -> None:
         for request in requests:
-            self._blocks.release(request.block_table)
+            self._under_way.give_back(request.block_table)
             request.block_table = []

@@ -25,7 +25,7 @@ async def serve(settings: DecodeSettings, shutdown: Shutdown) -> None:
             "decode",
             settings.server,
             settings.engine,
-            max_num_seqs=settings.max_decode_batch,
+            max_decode_batch=settings.max_decode_batch,
             shutdown=shutdown,
         ) as parts,
         aclosing(DecodeWorker(settings, parts)) as worker,

@@ -11,8 +11,11 @@ from decode_svc.attempt import Attempt, DecodePlan, Grant, Row
 from decode_svc.config import DecodeSettings
 from decode_svc.outputs import pack
 from decode_svc.scheduler import DecodeScheduler
+from engine.batch import ModelRunnerOutput
 from engine.block_manager import BlockManager
+from engine.errors import DeviceLost
 from engine.model_runner import ModelRunner
+from engine.step_under_way import StepUnderWay
 from kvtransfer.handoff import FirstSample
 from worker.idle_check import IdleCheck
 from worker.load import Load, LoadBoard
@@ -40,11 +43,25 @@ class DecodeEvents:
     failed: tuple[Attempt, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """A step that the device may still be computing; ``result`` waits for it. With ``ahead`` the
+    next one may be launched before that."""
+
+    plan: DecodePlan
+    step: StepUnderWay
+    result: Callable[[], ModelRunnerOutput]
+    ahead: bool
+    began: float
+
+
 class DecodeStepper:
     """Runs on the engine thread; the methods before ``step`` are for callables posted to it.
 
-    Rows of an attempt that is not released are held back (protocol 3.6). ``deliver`` must be
-    cheap and thread-safe: it is called at most twice a step.
+    Where the device computes on its own, a step is scheduled, launched and left to it while the
+    one before is taken in, so that the host's work hides behind the device's. Rows of an attempt
+    that is not released are held back (protocol 3.6). ``deliver`` must be cheap and thread-safe:
+    it is called a few times a step, never once a token.
     """
 
     def __init__(
@@ -70,6 +87,8 @@ class DecodeStepper:
         self._rows: list[Row] = []
         self._finished: list[Attempt] = []
         self._last_load: Load | None = None
+        self._under_way: _Launched | None = None
+        self._last_taken_in = 0.0
 
     def add(self, attempt: Attempt) -> None:
         """Its prompt is computing, or will be here: it waits for room from now on."""
@@ -120,11 +139,20 @@ class DecodeStepper:
                     self.load(), plan.grants, plan.preempted, pack(rows), finished=tuple(finished)
                 )
             )
-        if not plan.output.scheduled:
+        last, self._under_way = self._under_way, None
+        if not plan.output.scheduled and last is None:
             self._tell_if_changed()
             self._idle_check.run()
             return False
-        self._compute(plan)
+        launched = self._launch(plan) if plan.output.scheduled else None
+        if last is not None:
+            self._take_in(last)
+        if launched is not None and launched.ahead:
+            self._under_way = launched
+        elif launched is not None:
+            self._take_in(launched)
+        elif plan.output.scheduled:
+            self._fail(plan.attempts)
         return True
 
     def load(self) -> Load:
@@ -137,22 +165,45 @@ class DecodeStepper:
             rate=self._rate.value,
         )
 
-    def _compute(self, plan: DecodePlan) -> None:
-        started = time.monotonic()
+    def _launch(self, plan: DecodePlan) -> _Launched | None:
+        """None where it could not be; then nothing of it was computed."""
+        began = time.monotonic()
+        ends_prompt = any(
+            part.samples and part.request is attempt.prompt
+            for part, attempt in zip(plan.output.scheduled, plan.attempts, strict=True)
+        )
+        # Before the step counts as computed, which changes what its parts say.
+        ahead = self._runner.runs_ahead(plan.output) and not ends_prompt
         try:
-            result = self._runner.run(plan.output)
+            result = self._runner.launch(plan.output)
+        except DeviceLost:
+            raise
+        except Exception:
+            log.exception("step %d could not be launched", self._steps + 1)
+            return None
+        return _Launched(plan, self._scheduler.advance(plan), result, ahead, began)
+
+    def _take_in(self, launched: _Launched) -> None:
+        try:
+            result = launched.result()
+        except DeviceLost:
+            raise
         except Exception:
             log.exception("step %d failed", self._steps + 1)
-            self._fail(tuple(dict.fromkeys(plan.attempts)))
+            self._scheduler.abandon()
+            self._fail(launched.plan.attempts)
             return
         self._steps += 1
-        progress = self._scheduler.update(plan, result)
+        progress = self._scheduler.update(launched.plan, launched.step, result)
         for prompted in progress.prompted:
             self._copy(prompted.attempt, prompted.copies)
         rows = progress.rows
         now = time.monotonic()
-        self._metrics.observe_step(now - started)
-        self._rate.add(now - started)
+        # The device begins a step that was launched ahead when it is done with the one before.
+        seconds = now - max(launched.began, self._last_taken_in)
+        self._last_taken_in = now
+        self._metrics.observe_step(seconds)
+        self._rate.add(seconds)
         self._count_tokens(len(rows))
         for attempt in dict.fromkeys(row.attempt for row in rows):
             attempt.pace.observe(now)
@@ -174,14 +225,16 @@ class DecodeStepper:
     def _copy(self, attempt: Attempt, copies: Sequence[tuple[int, int]]) -> None:
         """Gives the choices of a prompt their own partial blocks."""
         try:
-            for source, destination in copies:
-                self._runner.kv_cache.copy_block(source, destination)
+            self._runner.copy_blocks(copies)
+        except DeviceLost:
+            raise
         except Exception:
             log.exception("attempt %s: a block could not be copied", attempt.attempt_id.hex())
             self._fail((attempt,))
 
-    def _fail(self, failed: tuple[Attempt, ...]) -> None:
+    def _fail(self, attempts: Sequence[Attempt]) -> None:
         """Whatever went wrong, only the attempts that it concerns are lost."""
+        failed = tuple(dict.fromkeys(attempts))
         for attempt in failed:
             self.remove(attempt, ())
         self._tell(DecodeEvents(self.load(), failed=failed))
@@ -214,7 +267,7 @@ def create_stepper(
     scheduler = DecodeScheduler(
         blocks,
         block_size=model.limits.block_size,
-        max_num_batched_tokens=settings.engine.max_num_batched_tokens,
+        max_num_batched_tokens=model.step_tokens,
         max_num_seqs=settings.max_decode_batch,
         max_arriving=settings.max_hand_offs,
     )

@@ -62,7 +62,8 @@ class EngineConfig:
     KV. ``quantization`` "q4" keeps 4-bit weights 4-bit; "none" turns weights into ``dtype``.
     ``max_num_batched_tokens`` bounds the tokens of a step, ``max_num_seqs`` its sequences.
     ``device`` "cuda" is the current NVIDIA GPU; there ``kv_memory_bytes`` 0 takes what is free but
-    for a reserve. ``load_format`` "dummy" draws random weights, for measuring.
+    for a reserve, as one of ``workers_on_device`` processes. With ``captures_decode`` decode steps
+    become CUDA graphs. ``load_format`` "dummy" draws random weights, for measuring.
     ``free_list_seed`` shuffles the free list (tests); None hands blocks out in order.
     """
 
@@ -77,4 +78,6 @@ class EngineConfig:
     enable_prefix_cache: bool = True
     free_list_seed: int | None = None
     device: Literal["cpu", "cuda"] = "cpu"
+    workers_on_device: int = 1
+    captures_decode: bool = True
     load_format: Literal["auto", "dummy"] = "auto"

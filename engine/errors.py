@@ -5,6 +5,7 @@ EngineError
 ├── CheckpointError         a checkpoint cannot be used; names the file and the tensor
 │   └── UnsupportedModelError   its architecture or a feature of it is not supported
 ├── OutOfBlocks             the KV pool has no room now
+├── DeviceLost              the device computes nothing any more
 └── RequestError            a request that this engine can never serve
 """
 
@@ -27,6 +28,10 @@ class UnsupportedModelError(CheckpointError):
 
 class OutOfBlocks(EngineError):
     """The KV pool has no room now; nothing was taken."""
+
+
+class DeviceLost(EngineError):
+    """The device has failed in a way that only a new process gets over."""
 
 
 class RequestError(EngineError):

@@ -8,10 +8,11 @@ from engine.batch import ModelRunnerOutput, SchedulerOutput, TokenLogprobs
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.errors import RequestError
-from engine.mixed_scheduler import MixedScheduler, StepUnderWay
+from engine.mixed_scheduler import MixedScheduler
 from engine.model_runner import open_runner
 from engine.request import Request, RequestStatus
 from engine.sampling_params import SamplingParams
+from engine.step_under_way import StepUnderWay
 from engine.weights.checkpoint import Checkpoint
 
 

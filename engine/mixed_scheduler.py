@@ -2,34 +2,16 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.batch import ModelRunnerOutput, Sample, ScheduledRequest, SchedulerOutput
 from engine.block_hash import hash_blocks
 from engine.block_manager import BlockManager
 from engine.errors import OutOfBlocks
 from engine.request import Request, RequestStatus
+from engine.step_under_way import PartUnderWay, StepUnderWay
 
 # A block to copy before the next step: (source, destination).
 BlockCopy = tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class PartUnderWay:
-    """Tokens ``[first_token, end_token)`` of a request are being computed; ``place`` is that of
-    the token which its only choice draws, None where it draws for several or not at all."""
-
-    request: Request
-    first_token: int
-    end_token: int
-    place: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class StepUnderWay:
-    """A step that was launched and not yet taken in; parts in the order of its SchedulerOutput."""
-
-    parts: tuple[PartUnderWay, ...]
 
 
 class MixedScheduler:
@@ -98,14 +80,12 @@ class MixedScheduler:
         """Counts a step as computed as soon as it is launched, so that the next can be scheduled
         while the device works. ``update`` must follow for each step, in order; where a step draws
         for several choices, before the next ``schedule``."""
-        parts = []
-        for part in output.scheduled:
-            request, draws = part.request, part.samples and len(part.request.choices) == 1
-            first = request.num_computed_tokens
-            request.num_computed_tokens += part.num_new_tokens
-            place = request.expect() if draws else None
-            parts.append(PartUnderWay(request, first, request.num_computed_tokens, place))
-        return StepUnderWay(tuple(parts))
+        return StepUnderWay(
+            tuple(
+                PartUnderWay.begin(part, draws=part.samples and len(part.request.choices) == 1)
+                for part in output.scheduled
+            )
+        )
 
     def update(
         self, step: StepUnderWay, runner_output: ModelRunnerOutput

@@ -1,7 +1,7 @@
 """Runs a step: SchedulerOutput to tensors, through the model, to samples."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
@@ -10,6 +10,7 @@ from engine.attention.base import AttentionBackend
 from engine.attention.select import create_attention
 from engine.batch import ModelRunnerOutput, Sample, ScheduledRequest, SchedulerOutput
 from engine.config import EngineConfig
+from engine.devices import choose_device
 from engine.errors import ConfigurationError
 from engine.forward_batch import build_forward_batch
 from engine.kv_cache import KvCache
@@ -103,6 +104,14 @@ class ModelRunner:
         """Whether the next step may be launched before the tokens of ``output`` are known."""
         return False
 
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        """Copies whole blocks, as (source, destination), which no step under way may write.
+
+        The copies are there when it returns.
+        """
+        for source, destination in copies:
+            self.kv_cache.copy_block(source, destination)
+
     def warm_up(self) -> float:
         """Runs the shapes that requests will have, over the sink block; the pool stays as it is.
 
@@ -136,11 +145,11 @@ class ModelRunner:
 
 def open_runner(config: EngineConfig, checkpoint: Checkpoint | None = None) -> ModelRunner:
     """The runner of ``config.device``; raises what the ModelRunner's construction raises."""
-    if config.device == "cuda":
-        if not torch.cuda.is_available():
-            raise ConfigurationError('device "cuda" needs an NVIDIA GPU and a torch built for it')
+    if choose_device(config.device) == "cuda":
         if config.quantization != "none":
-            raise ConfigurationError('device "cuda" runs no quantised weights: choose "none"')
+            raise ConfigurationError(
+                'device "cuda" runs no quantised weights: choose "none", or "cpu"'
+            )
         from engine.gpu.model_runner import GpuModelRunner
 
         return GpuModelRunner(config, checkpoint)

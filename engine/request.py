@@ -67,6 +67,10 @@ class Request:
         return self.token_ids[self.num_prompt_tokens :]
 
     @property
+    def is_running(self) -> bool:
+        return self.status is RequestStatus.RUNNING
+
+    @property
     def awaits_its_end(self) -> bool:
         """Whether the last token that it may have is still being drawn."""
         return self.num_output_tokens >= self.params.max_tokens

@@ -7,9 +7,9 @@ import torch
 
 
 def block_checksums(pool: torch.Tensor, block_ids: Sequence[int]) -> tuple[int, ...]:
-    """CRC-32 of each block of a contiguous ``pool`` in host memory."""
-    data = pool.view(pool.shape[0], -1).view(torch.uint8).numpy()
-    return tuple(zlib.crc32(data[block]) for block in block_ids)
+    """CRC-32 of each block of a contiguous ``pool``; one on a device is copied for it."""
+    data = pool.view(pool.shape[0], -1).view(torch.uint8)
+    return tuple(zlib.crc32(data[block].cpu().numpy().data) for block in block_ids)
 
 
 def no_checksums(block_ids: Sequence[int]) -> tuple[int, ...]:

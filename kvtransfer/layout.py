@@ -26,7 +26,11 @@ class HeadRange:
 
 @dataclass(frozen=True, slots=True)
 class KvLayout:
-    """Fingerprint of a worker's pool; ``ranks`` is indexed by tensor-parallel rank."""
+    """Fingerprint of a worker's pool; ``ranks`` is indexed by tensor-parallel rank.
+
+    ``memory`` is "host" or "device": the way from one to the other is so slow (0.4 GB/s) that such
+    workers are no pair.
+    """
 
     model_digest: str
     dtype: str
@@ -35,12 +39,13 @@ class KvLayout:
     head_dim: int
     block_size: int
     ranks: tuple[HeadRange, ...]
+    memory: str
     protocol_version: int = PROTOCOL_VERSION
     pool_order: str = POOL_ORDER
 
     @classmethod
     def of_model(
-        cls, model: ModelConfig, *, model_digest: str, dtype: str, block_size: int
+        cls, model: ModelConfig, *, model_digest: str, dtype: str, block_size: int, memory: str
     ) -> Self:
         """The layout of an unsharded pool; ``dtype`` as torch names it, without "torch."."""
         return cls(
@@ -51,6 +56,7 @@ class KvLayout:
             head_dim=model.head_dim,
             block_size=block_size,
             ranks=(HeadRange(0, model.num_kv_heads),),
+            memory=memory,
         )
 
     @property
@@ -75,6 +81,7 @@ class KvLayout:
             head_dim=self.head_dim,
             block_size=self.block_size,
             pool_order=self.pool_order,
+            memory=self.memory,
         )
 
     @classmethod
@@ -91,6 +98,7 @@ class KvLayout:
             head_dim=layout.head_dim,
             block_size=layout.block_size,
             pool_order=layout.pool_order,
+            memory=layout.memory,
             ranks=tuple(HeadRange(rank.first_head, rank.num_heads) for rank in ranks),
         )
 

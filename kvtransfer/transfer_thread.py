@@ -11,13 +11,16 @@ from kvtransfer.block_read import BlockRead, cut_pieces, running_future
 from kvtransfer.checksums import block_checksums
 from kvtransfer.errors import BlocksCorrupt, TransferClosed
 from kvtransfer.transfer_queue import TransferQueue
-from kvtransfer.transport.base import Transport
+from kvtransfer.transport.base import Transport, enter_device
 
 log = logging.getLogger(__name__)
 
 # Posting a read of host memory copies it there and then: this bounds how long one post takes.
 MAX_PIECE_BYTES = 8 << 20
 MAX_BYTES_IN_FLIGHT = 64 << 20
+# A read of device memory is only begun: fewer and larger ones keep the link full.
+MAX_DEVICE_PIECE_BYTES = 64 << 20
+MAX_DEVICE_BYTES_IN_FLIGHT = 512 << 20
 
 # Pauses between polls, in seconds: the shortest for a moment after something happened, then
 # doubling up to the longest.
@@ -38,8 +41,8 @@ class TransferThread:
         transport: Transport,
         *,
         on_failure: Callable[[BaseException], None] | None = None,
-        max_piece_bytes: int = MAX_PIECE_BYTES,
-        max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT,
+        max_piece_bytes: int | None = None,
+        max_bytes_in_flight: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.metadata = transport.metadata()
@@ -47,10 +50,15 @@ class TransferThread:
         self.transport_name = transport.name
         self.num_blocks = transport.num_blocks
         self.block_bytes = transport.block_bytes
-        self._blocks_a_piece = max(1, max_piece_bytes // transport.block_bytes)
+        on_device = transport.pool.is_cuda
+        piece = max_piece_bytes or (MAX_DEVICE_PIECE_BYTES if on_device else MAX_PIECE_BYTES)
+        in_flight = max_bytes_in_flight or (
+            MAX_DEVICE_BYTES_IN_FLIGHT if on_device else MAX_BYTES_IN_FLIGHT
+        )
+        self._blocks_a_piece = max(1, piece // transport.block_bytes)
         self._queue = TransferQueue(
             transport,
-            max_blocks_in_flight=max(1, max_bytes_in_flight // transport.block_bytes),
+            max_blocks_in_flight=max(1, in_flight // transport.block_bytes),
             clock=clock,
         )
         self._on_failure = on_failure
@@ -201,6 +209,8 @@ class TransferThread:
 
     def _main(self) -> None:
         failure: BaseException | None = None
+        if self.pool.is_cuda:
+            enter_device(self.pool.device)
         try:
             while self._wait():
                 self._turns += 1

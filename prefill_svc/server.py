@@ -25,8 +25,7 @@ async def serve(settings: PrefillSettings, shutdown: Shutdown) -> None:
             "prefill",
             settings.server,
             settings.engine,
-            # Every sequence of a step brings at least one token.
-            max_num_seqs=settings.engine.max_num_batched_tokens,
+            max_decode_batch=None,
             shutdown=shutdown,
         ) as parts,
         aclosing(PrefillWorker(settings, parts)) as worker,

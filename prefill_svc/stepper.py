@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from engine.block_manager import BlockManager
+from engine.errors import DeviceLost
 from engine.model_runner import ModelRunner
 from prefill_svc.prompt import Admission, PrefillPlan, Progress, Prompt
 from prefill_svc.scheduler import PrefillScheduler
@@ -89,6 +90,8 @@ class PrefillStepper:
         started = time.monotonic()
         try:
             result = self._runner.run(plan.output)
+        except DeviceLost:
+            raise
         except Exception:
             # Whatever it was, only the requests of this step are lost.
             log.exception("step %d failed", self._steps + 1)

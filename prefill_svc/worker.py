@@ -72,8 +72,8 @@ class PrefillWorker:
         scheduler = PrefillScheduler(
             blocks,
             block_size=model.limits.block_size,
-            max_num_batched_tokens=settings.engine.max_num_batched_tokens,
-            max_num_seqs=settings.engine.max_num_batched_tokens,
+            max_num_batched_tokens=model.step_tokens,
+            max_num_seqs=model.step_tokens,
             revoke_after=settings.revoke_after,
             checksum=partial(block_checksums, model.runner.kv_cache.tensor)
             if settings.checksums

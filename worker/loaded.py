@@ -2,13 +2,17 @@
 
 from dataclasses import dataclass
 
+import torch
+
 from chassis.errors import FailedPrecondition, ServiceError
 from chassis.lifecycle import CannotStart
 from chassis.model_store import resolve
 from engine.config import EngineConfig
+from engine.devices import choose_device
 from engine.errors import EngineError
-from engine.model_runner import ModelRunner
-from engine.weights.checkpoint import open_checkpoint
+from engine.model_runner import ModelRunner, open_runner
+from engine.weights.checkpoint import Checkpoint, open_checkpoint
+from engine.weights.dummy_checkpoint import DummyCheckpoint
 from kvtransfer.layout import KvLayout
 from modelfiles.errors import ModelFileError
 from modelfiles.vocabulary_digest import vocabulary_digest
@@ -18,7 +22,8 @@ from worker.settings import EngineSettings
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """``limits`` are the model's own; ``max_context_tokens`` also fit into the pool."""
+    """``limits`` are the model's own; ``max_context_tokens`` also fit into the pool. A step
+    computes up to ``step_tokens``."""
 
     name: str
     runner: ModelRunner
@@ -26,6 +31,7 @@ class LoadedModel:
     limits: Limits
     checkpoint_digest: bytes
     vocabulary_digest: bytes
+    step_tokens: int
 
     @property
     def num_blocks(self) -> int:
@@ -51,23 +57,17 @@ class LoadedModel:
             )
 
 
-def load_model(settings: EngineSettings, *, max_num_seqs: int) -> LoadedModel:
-    """Loads what ``settings`` name. Raises CannotStart naming the file, tensor or setting."""
+def load_model(settings: EngineSettings, *, max_decode_batch: int | None) -> LoadedModel:
+    """Loads what ``settings`` name, None: for a worker that computes prompts alone.
+
+    Raises CannotStart naming the file, tensor or setting.
+    """
     try:
         local = resolve(settings.model)
-        config = EngineConfig(
-            model_path=str(local.path),
-            dtype=settings.resolved_dtype,
-            quantization=settings.quantization,
-            block_size=settings.block_size,
-            kv_memory_bytes=settings.kv_memory_bytes,
-            max_num_batched_tokens=settings.max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-            num_threads=settings.num_threads,
-        )
-        checkpoint = open_checkpoint(config.model_path)
+        config = _engine_config(settings, str(local.path), max_decode_batch)
+        checkpoint = _open(config)
         vocabulary = vocabulary_digest(local.path)
-        runner = ModelRunner(config, checkpoint)
+        runner = open_runner(config, checkpoint)
     except (EngineError, ModelFileError, ServiceError) as error:
         raise CannotStart(str(error)) from error
     model = runner.model_config
@@ -76,6 +76,43 @@ def load_model(settings: EngineSettings, *, max_num_seqs: int) -> LoadedModel:
         model_digest=checkpoint.digest.hex(),
         dtype=config.dtype,
         block_size=config.block_size,
+        memory="device" if config.device == "cuda" else "host",
     )
     limits = Limits(model.vocab_size, model.max_position_embeddings, config.block_size)
-    return LoadedModel(local.name, runner, layout, limits, checkpoint.digest, vocabulary)
+    return LoadedModel(
+        local.name,
+        runner,
+        layout,
+        limits,
+        checkpoint.digest,
+        vocabulary,
+        config.max_num_batched_tokens,
+    )
+
+
+def _engine_config(
+    settings: EngineSettings, path: str, max_decode_batch: int | None
+) -> EngineConfig:
+    device = choose_device(settings.device)
+    step_tokens = settings.step_tokens_on(device)
+    return EngineConfig(
+        model_path=path,
+        dtype=settings.dtype_on(device),
+        quantization=settings.quantization,
+        block_size=settings.block_size,
+        kv_memory_bytes=settings.kv_memory_on(device),
+        max_num_batched_tokens=step_tokens,
+        # Every sequence of a step brings at least one token.
+        max_num_seqs=max_decode_batch or step_tokens,
+        num_threads=settings.num_threads,
+        device=device,
+        workers_on_device=settings.workers_on_device,
+        captures_decode=max_decode_batch is not None,
+        load_format=settings.load_format,
+    )
+
+
+def _open(config: EngineConfig) -> Checkpoint:
+    if config.load_format == "dummy" and config.device == "cuda":
+        return DummyCheckpoint(config.model_path, torch.device(config.device))
+    return open_checkpoint(config.model_path)

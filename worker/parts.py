@@ -39,7 +39,7 @@ async def open_parts(
     server: ServerSettings,
     engine: EngineSettings,
     *,
-    max_num_seqs: int,
+    max_decode_batch: int | None,
     shutdown: Shutdown,
 ) -> AsyncIterator[Parts]:
     """Loads the model, opens tracing, transfers and the metrics page. Raises CannotStart."""
@@ -51,11 +51,12 @@ async def open_parts(
         loop.call_soon_threadsafe(shutdown.fail, error)
 
     identity = Identity.draw()
-    model = await asyncio.to_thread(load_model, engine, max_num_seqs=max_num_seqs)
+    model = await asyncio.to_thread(load_model, engine, max_decode_batch=max_decode_batch)
     log.info(
-        "loaded %s: %s, %d threads, %d blocks of %d tokens",
+        "loaded %s: %s in %s memory, %d threads, %d blocks of %d tokens",
         model.name,
         model.layout.dtype,
+        model.layout.memory,
         engine.num_threads,
         model.num_blocks,
         model.limits.block_size,

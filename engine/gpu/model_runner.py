@@ -1,7 +1,8 @@
 """Runs steps on an NVIDIA GPU."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -9,6 +10,7 @@ from engine.attention.gpu_select import create_gpu_attention
 from engine.attention.triton_backend import TritonAttention
 from engine.batch import ForwardBatch, ModelRunnerOutput, SchedulerOutput
 from engine.config import EngineConfig
+from engine.errors import DeviceLost
 from engine.forward_batch import build_forward_batch
 from engine.gpu.decode_graphs import DecodeGraphs
 from engine.gpu.landings import Landings
@@ -34,6 +36,7 @@ class GpuModelRunner(ModelRunner):
             path = config.model_path
             checkpoint = DummyCheckpoint(path, self._device) if dummy else open_checkpoint(path)
         super().__init__(config, checkpoint, make_attention=create_gpu_attention)
+        self._copies = torch.cuda.Stream(self._device)
         self._gpu_sampler = GpuSampler()
         self._graphs: DecodeGraphs | None = None
         self._landings = Landings(config.max_num_seqs)
@@ -48,7 +51,8 @@ class GpuModelRunner(ModelRunner):
         torch.cuda.empty_cache()
         return KvCache.from_memory(
             self.model_config,
-            memory_bytes=self._config.kv_memory_bytes or pool_bytes(self._device),
+            memory_bytes=self._config.kv_memory_bytes
+            or pool_bytes(self._device, self._config.workers_on_device),
             block_size=self._config.block_size,
             dtype=DTYPES[self._config.dtype],
             device=self._device,
@@ -57,9 +61,22 @@ class GpuModelRunner(ModelRunner):
     def run(self, output: SchedulerOutput) -> ModelRunnerOutput:
         return self.launch(output)()
 
-    @torch.inference_mode()
     def launch(self, output: SchedulerOutput) -> Callable[[], ModelRunnerOutput]:
-        """A token that the last launch draws (PENDING) is passed on from it on the device."""
+        """A token that the last launch draws (PENDING) is passed on from it on the device.
+
+        It and what it returns raise DeviceLost for an error that every later call would meet too.
+        """
+        with _telling_losses():
+            result = self._launch(output)
+
+        def wait() -> ModelRunnerOutput:
+            with _telling_losses():
+                return result()
+
+        return wait
+
+    @torch.inference_mode()
+    def _launch(self, output: SchedulerOutput) -> Callable[[], ModelRunnerOutput]:
         # Now: whether a part draws is not to be seen once it counts as computed.
         drawing = [part.samples for part in output.scheduled]
         sampling = [part.request for part in output.scheduled if part.samples]
@@ -128,10 +145,16 @@ class GpuModelRunner(ModelRunner):
         if self._graphs is not None and len(token_ids) <= self._graphs.max_sequences:
             self._graphs.drawn[: len(token_ids)] = token_ids
 
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        """On a stream of its own: it waits for the copies, and for no step under way."""
+        with _telling_losses(), torch.cuda.stream(self._copies):
+            super().copy_blocks(copies)
+            self._copies.synchronize()
+
     def warm_up(self) -> float:
-        """Compiles every kernel and captures decode steps of every batch size."""
+        """Compiles every kernel, and captures decode steps of every batch size for who decodes."""
         seconds = super().warm_up()
-        if self._graphs is None:
+        if self._graphs is None and self._config.captures_decode:
             self._graphs = self._capture()
         return seconds
 
@@ -158,3 +181,11 @@ class GpuModelRunner(ModelRunner):
                 for part in output.scheduled
             )
         )
+
+
+@contextmanager
+def _telling_losses() -> Iterator[None]:
+    try:
+        yield
+    except torch.AcceleratorError as error:
+        raise DeviceLost(str(error)) from error

@@ -34,6 +34,8 @@ class GpuSampler:
 
         ``logits`` (requests, vocabulary) are of plain requests, or came out of ``adjust``.
         """
+        if not requests:
+            return torch.empty(0, dtype=torch.int32, device=logits.device)
         owners = [row for row, each in enumerate(requests) for _ in each.choices]
         if len(owners) > len(requests):
             logits = logits[torch.tensor(owners).to(logits.device)]

@@ -103,3 +103,12 @@ def merge_runs(
             cuts.append(index)
     cuts.append(len(pairs))
     return [BlockRun(*pairs[first], end - first) for first, end in pairwise(cuts) if end > first]
+
+
+def enter_device(device: torch.device) -> None:
+    """Makes the device's context current on this thread.
+
+    Without one UCX does not see that memory can be mapped, and copies it through the host.
+    """
+    # Only a call that works on the device does; to set a device that is set already does not.
+    torch.cuda.synchronize(device)

@@ -8,7 +8,7 @@ from tests.decode_svc.test_scheduler import BLOCK_SIZE, EOS, House, draw
 
 def advance(house: House, token_id: int = 60) -> tuple[DecodePlan, DecodeProgress]:
     plan = house.scheduler.schedule()
-    progress = house.scheduler.update(plan, draw(plan, token_id))
+    progress = house.update(plan, draw(plan, token_id))
     house.blocks.check()
     return plan, progress
 
@@ -91,7 +91,7 @@ def test_a_continuation_counts_its_output_from_where_it_began() -> None:
     attempt.num_prompt_tokens = 8
     plan = house.scheduler.schedule()
     samples = ((Sample(0, 60),),)
-    rows = house.scheduler.update(plan, ModelRunnerOutput(samples)).rows
+    rows = house.update(plan, ModelRunnerOutput(samples)).rows
     assert [(row.index, row.status) for row in rows] == [(2, RequestStatus.RUNNING)]
     _, progress = advance(house)
     assert [row.status for row in progress.rows] == [RequestStatus.FINISHED_LENGTH]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from decode_svc.attempt import Attempt, DecodePlan, Row
+from decode_svc.attempt import Attempt, DecodePlan, DecodeProgress, Row
 from decode_svc.scheduler import DecodeScheduler
 from engine.batch import ModelRunnerOutput, Sample
 from engine.block_hash import hash_blocks
@@ -73,9 +73,12 @@ class House:
 
     def step(self, token_id: int = 60) -> tuple[Row, ...]:
         plan = self.scheduler.schedule()
-        rows = self.scheduler.update(plan, draw(plan, token_id)).rows
+        rows = self.update(plan, draw(plan, token_id)).rows
         self.blocks.check()
         return rows
+
+    def update(self, plan: DecodePlan, output: ModelRunnerOutput) -> DecodeProgress:
+        return self.scheduler.update(plan, self.scheduler.advance(plan), output)
 
     @property
     def is_empty(self) -> bool:
@@ -272,7 +275,7 @@ def test_a_finished_choice_frees_its_blocks_while_the_others_go_on() -> None:
     attempt = house.run("a", range(6), choices=2)
     plan = house.scheduler.schedule()
     samples = ((Sample(0, EOS),), (Sample(1, 60),))
-    rows = house.scheduler.update(plan, ModelRunnerOutput(samples)).rows
+    rows = house.update(plan, ModelRunnerOutput(samples)).rows
     assert [row.status for row in rows] == [RequestStatus.FINISHED_EOS, RequestStatus.RUNNING]
     assert house.blocks.counts().used == 2
     assert [row.choice for row in house.step()] == [1]
@@ -285,7 +288,7 @@ def test_the_youngest_attempt_is_preempted_when_blocks_run_out() -> None:
     young = house.run("b", range(20, 28))
     seen = [house.scheduler.schedule()]
     while not seen[-1].preempted:
-        house.scheduler.update(seen[-1], draw(seen[-1], 60))
+        house.update(seen[-1], draw(seen[-1], 60))
         seen.append(house.scheduler.schedule())
     assert seen[-1].preempted == (young,)
     assert [part.request for part in seen[-1].output.scheduled] == old.requests
@@ -298,7 +301,7 @@ def test_an_attempt_that_outgrows_the_pool_alone_is_preempted_itself() -> None:
     attempt = house.run("a", range(6), choices=2)
     plan = house.scheduler.schedule()
     while not plan.preempted:
-        house.scheduler.update(plan, draw(plan, 60))
+        house.update(plan, draw(plan, 60))
         plan = house.scheduler.schedule()
     assert plan.preempted == (attempt,)
     assert plan.output.scheduled == ()

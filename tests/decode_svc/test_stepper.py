@@ -1,5 +1,10 @@
 """What leaves the decode engine, and when. The runner is scripted; all else is real."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pytest
+
 from chassis.metrics import Metrics
 from decode_svc.attempt import Attempt
 from decode_svc.scheduler import DecodeScheduler
@@ -7,6 +12,7 @@ from decode_svc.stepper import DecodeEvents, DecodeStepper
 from engine.batch import ModelRunnerOutput, Sample, SchedulerOutput
 from engine.block_hash import hash_blocks
 from engine.block_manager import BlockManager
+from engine.errors import DeviceLost
 from engine.sampling_params import SamplingParams
 from kvtransfer.handoff import FirstSample
 from worker.load import Load, LoadBoard
@@ -20,25 +26,36 @@ class ScriptedRunner:
     """Draws 60, 61, ... one a step; fails the steps that a test names."""
 
     def __init__(self) -> None:
-        self.kv_cache = self
-        self.copies: list[tuple[int, int]] = []
+        self.ahead = False
         self.fails = False
+        self.lands_badly = False
+        self.loses_device = False
         self.copy_fails = False
         self._next = 60
 
-    def run(self, output: SchedulerOutput) -> ModelRunnerOutput:
+    def launch(self, output: SchedulerOutput) -> Callable[[], ModelRunnerOutput]:
         if self.fails:
             raise RuntimeError("the kernel is broken")
         token_id, self._next = self._next, self._next + 1
         parts = output.scheduled
-        return ModelRunnerOutput(
+        result = ModelRunnerOutput(
             tuple((Sample(part.request.choices[0], token_id),) for part in parts)
         )
+        return partial(self._land, result)
 
-    def copy_block(self, source: int, destination: int) -> None:
+    def _land(self, result: ModelRunnerOutput) -> ModelRunnerOutput:
+        if self.loses_device:
+            raise DeviceLost("an illegal memory access")
+        if self.lands_badly:
+            raise RuntimeError("the kernel has failed")
+        return result
+
+    def runs_ahead(self, output: SchedulerOutput) -> bool:
+        return self.ahead
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         if self.copy_fails:
             raise RuntimeError("the kernel is broken")
-        self.copies.append((source, destination))
 
 
 class Bench:
@@ -279,3 +296,71 @@ def test_a_choice_dropped_before_its_prompt_has_arrived_never_runs() -> None:
     bench.stepper.release(attempt)
     bench.step()
     assert list(bench.events[-1].outputs[1].choices) == [1]
+
+
+def test_a_step_ahead_is_launched_before_the_tokens_of_the_last_one_leave() -> None:
+    bench = Bench()
+    bench.runner.ahead = True
+    attempt = bench.join("a", max_tokens=4)
+    bench.stepper.release(attempt)
+    bench.step()
+    assert bench.tokens() == []
+    bench.step()
+    assert bench.tokens() == [60]
+    while bench.step():
+        pass
+    assert (bench.tokens(), bench.finished) == ([60, 61, 62], [attempt])
+    assert bench.blocks.num_available == bench.blocks.num_blocks
+
+
+def test_what_a_cancelled_step_under_way_still_writes_is_fenced_until_it_is_over() -> None:
+    bench = Bench()
+    bench.runner.ahead = True
+    attempt = bench.join("a")
+    bench.step()
+    bench.stepper.remove(attempt, ())
+    counts = bench.blocks.counts()
+    assert (counts.fenced, counts.used) == (1, 0)
+    bench.step()
+    assert bench.blocks.counts().fenced == 0
+    assert bench.blocks.num_available == bench.blocks.num_blocks
+
+
+def test_a_release_shares_no_block_that_a_step_under_way_is_still_to_fill() -> None:
+    bench = Bench()
+    bench.runner.ahead = True
+    attempt = bench.join("a")
+    bench.step()
+    bench.step()
+    # Seven tokens are computed, and the eighth, which fills the second block, is under way.
+    known = [ord("a")] * 6 + [50, 60]
+    bench.stepper.release(attempt)
+    hashes = hash_blocks(known, BLOCK_SIZE)
+    assert len(bench.blocks.match_prefix(hashes)) == 1
+    bench.step()
+    assert len(bench.blocks.match_prefix(hashes)) == 2
+
+
+def test_a_step_that_fails_on_the_device_ends_its_attempts_though_the_next_is_under_way() -> None:
+    bench = Bench()
+    bench.runner.ahead = True
+    attempt = bench.join("a")
+    bench.stepper.release(attempt)
+    bench.step()
+    bench.runner.lands_badly = True
+    bench.step()
+    assert bench.events[-1].failed == (attempt,)
+    bench.runner.lands_badly = False
+    while bench.step():
+        pass
+    assert bench.tokens() == []
+    assert bench.blocks.num_available == bench.blocks.num_blocks
+
+
+def test_a_lost_device_is_no_failure_of_a_step() -> None:
+    """The engine ends with it, and with the engine the process."""
+    bench = Bench()
+    bench.join("a")
+    bench.runner.loses_device = True
+    with pytest.raises(DeviceLost):
+        bench.step()

@@ -34,6 +34,7 @@ LAYOUT = KvLayout(
     head_dim=8,
     block_size=BLOCK_SIZE,
     ranks=(HeadRange(0, 2),),
+    memory="host",
 )
 DEFAULT_HANDOFF = HandoffTimeouts(linger=0.2)
 WAIT = 20.0

@@ -37,10 +37,11 @@ class HandoffMachine(RuleBasedStateMachine):
     """
 
     checksums = False
+    ahead = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.house = House(checksums=self.checksums)
+        self.house = House(checksums=self.checksums, ahead=self.ahead)
 
     @property
     def transport(self) -> FaultyTransport:
@@ -140,22 +141,6 @@ class HandoffMachine(RuleBasedStateMachine):
     def books_are_right(self) -> None:
         self.house.check()
 
-    def run_smoothly(self, rounds: int) -> bool:
-        """False once nothing moves any more."""
-        house, moved = self.house, False
-        for _ in range(rounds):
-            while ways := house.wire.deliverable:
-                ways[0][0].deliver(ways[0][1])
-                house.settle()
-                moved = True
-            for ticket in sorted(self.transport.posted):
-                self.transport.complete(ticket)
-                moved = True
-            for role in ("prefill", "decode"):
-                house.poll(role)
-                moved = house.turn(role) or moved
-        return moved
-
     def teardown(self) -> None:
         try:
             self.end_well()
@@ -166,7 +151,7 @@ class HandoffMachine(RuleBasedStateMachine):
         """Whatever has happened, every attempt ends, with the right tokens or none missing."""
         house = self.house
         for _ in range(100):
-            if not self.run_smoothly(rounds=1) and not house.loop.has_timers:
+            if not house.run_smoothly() and not house.loop.has_timers:
                 break
             house.loop.advance(0.5)
         self.books_are_right()
@@ -194,6 +179,18 @@ class SpoilingMachine(HandoffMachine):
         self.house.poll("decode")
 
 
+class AheadMachine(HandoffMachine):
+    """The decode engine launches a step before it has the last one's tokens (protocol 4.4)."""
+
+    ahead = True
+
+    @rule()
+    def step_decode_while_others_go_on(self) -> None:
+        self.house.hurried = True
+        self.house.turn("decode")
+        self.house.hurried = False
+
+
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
     """Every walk ends attempts by the dozen."""
@@ -210,6 +207,8 @@ TestHandoffs = HandoffMachine.TestCase
 TestHandoffs.settings = SETTINGS
 TestSpoiledHandoffs = SpoilingMachine.TestCase
 TestSpoiledHandoffs.settings = SETTINGS
+TestHandoffsAhead = AheadMachine.TestCase
+TestHandoffsAhead.settings = SETTINGS
 
 
 @pytest.mark.parametrize("decode_first", [False, True], ids=["prefill first", "decode first"])

@@ -24,7 +24,9 @@ MODEL = ModelConfig(
     rope_theta=1e4,
     max_position_embeddings=64,
 )
-LAYOUT = KvLayout.of_model(MODEL, model_digest="abc", dtype="bfloat16", block_size=16)
+LAYOUT = KvLayout.of_model(
+    MODEL, model_digest="abc", dtype="bfloat16", block_size=16, memory="host"
+)
 
 OTHER_VALUES: dict[str, Any] = {
     "model_digest": "abd",
@@ -35,6 +37,7 @@ OTHER_VALUES: dict[str, Any] = {
     "block_size": 32,
     "ranks": (HeadRange(0, 1), HeadRange(1, 1)),
     "protocol_version": 2,
+    "memory": "device",
     "pool_order": "layer,block,head,kv,token,dim",
 }
 
@@ -44,7 +47,9 @@ def test_every_field_has_a_differing_value_here() -> None:
 
 
 def test_equal_layouts_have_equal_digests() -> None:
-    again = KvLayout.of_model(MODEL, model_digest="abc", dtype="bfloat16", block_size=16)
+    again = KvLayout.of_model(
+        MODEL, model_digest="abc", dtype="bfloat16", block_size=16, memory="host"
+    )
     assert again.digest == LAYOUT.digest
     assert len(LAYOUT.digest) == 32
     check_same_layout(decode=LAYOUT, prefill=again)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.settings import EngineSettings, multiplies_bfloat16
+from worker.settings import Device, EngineSettings, multiplies_bfloat16
 
 
 @pytest.mark.parametrize(
@@ -29,5 +29,16 @@ def test_threads_are_shared_among_the_workers_of_a_host_but_never_none() -> None
     assert EngineSettings(workers_on_host=10_000).num_threads == 1
 
 
-def test_a_chosen_dtype_stays() -> None:
-    assert EngineSettings(dtype="float32").resolved_dtype == "float32"
+def test_what_is_left_open_follows_from_the_device() -> None:
+    settings = EngineSettings()
+    assert settings.dtype_on("cuda") == "bfloat16"
+    assert (settings.step_tokens_on("cpu"), settings.step_tokens_on("cuda")) == (256, 2048)
+    # 0: the GPU says how much it has.
+    assert (settings.kv_memory_on("cpu"), settings.kv_memory_on("cuda")) == (1 << 30, 0)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_is_chosen_stays(device: Device) -> None:
+    settings = EngineSettings(dtype="float32", kv_memory_bytes=7, max_num_batched_tokens=8)
+    assert settings.dtype_on(device) == "float32"
+    assert (settings.kv_memory_on(device), settings.step_tokens_on(device)) == (7, 8)

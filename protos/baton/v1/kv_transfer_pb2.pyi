@@ -33,6 +33,7 @@ class KvLayout(google.protobuf.message.Message):
     HEAD_DIM_FIELD_NUMBER: builtins.int
     BLOCK_SIZE_FIELD_NUMBER: builtins.int
     POOL_ORDER_FIELD_NUMBER: builtins.int
+    MEMORY_FIELD_NUMBER: builtins.int
     protocol_version: builtins.int
     """Version of this protocol."""
     model_digest: builtins.str
@@ -49,6 +50,8 @@ class KvLayout(google.protobuf.message.Message):
     """Tokens a block."""
     pool_order: builtins.str
     """Order of the pool's axes: "block,head,layer,kv,token,dim"."""
+    memory: builtins.str
+    """Where the pool lies: "host" or "device"."""
     def __init__(
         self,
         *,
@@ -60,8 +63,9 @@ class KvLayout(google.protobuf.message.Message):
         head_dim: builtins.int = ...,
         block_size: builtins.int = ...,
         pool_order: builtins.str = ...,
+        memory: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["block_size", b"block_size", "dtype", b"dtype", "head_dim", b"head_dim", "model_digest", b"model_digest", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "pool_order", b"pool_order", "protocol_version", b"protocol_version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["block_size", b"block_size", "dtype", b"dtype", "head_dim", b"head_dim", "memory", b"memory", "model_digest", b"model_digest", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "pool_order", b"pool_order", "protocol_version", b"protocol_version"]) -> None: ...
 
 Global___KvLayout: typing_extensions.TypeAlias = KvLayout
 

@@ -63,3 +63,14 @@ def test_choices_and_preemption_on_a_gpu_equal_the_cpu(tiny_model: Path) -> None
         completions = engine.generate(PROMPTS[:3], [params] * 3, [3, 1, 2])
         results.append([[each.token_ids for each in choices] for choices in completions])
     assert results[0] == results[1]
+
+
+def test_a_prompt_alone_that_takes_several_steps_equals_the_cpu(tiny_model: Path) -> None:
+    """Its first steps draw nothing at all."""
+    prompt = random_prompt(150, seed=1)
+    results = []
+    for device in ("cpu", "cuda"):
+        engine = make_engine(tiny_model, device, warm=device == "cuda")
+        ((completion,),) = engine.generate([prompt], [GREEDY])
+        results.append(completion.token_ids)
+    assert results[0] == results[1]

@@ -26,6 +26,7 @@ from tests.kvtransfer.machine.wire import Wire
 from tests.kvtransfer.machine.written_model import (
     BLOCK_SIZE,
     VOCAB_SIZE,
+    LateRunner,
     WrittenRunner,
     next_token,
 )
@@ -43,16 +44,21 @@ LAYOUT = KvLayout(
     head_dim=1,
     block_size=BLOCK_SIZE,
     ranks=(HeadRange(0, 1),),
+    memory="host",
 )
 LIMITS = Limits(VOCAB_SIZE, max_context_tokens=64, block_size=BLOCK_SIZE)
 NUM_BLOCKS = 9
-ENGINE = EngineSettings(block_size=BLOCK_SIZE, max_num_batched_tokens=6, threads=1)
+STEP_TOKENS = 6
+ENGINE = EngineSettings(block_size=BLOCK_SIZE, threads=1)
 
 
 class House:
     """Both workers, the wire and the transport between them, and the attempts."""
 
-    def __init__(self, *, checksums: bool) -> None:
+    def __init__(self, *, checksums: bool, ahead: bool) -> None:
+        self.ahead = ahead
+        # Whether reads and messages go on while the decode engine waits for its device.
+        self.hurried = False
         self.loop = FakeLoop()
         self.wire, self.fabric = Wire(), LocalFabric()
         self.tries: list[Try] = []
@@ -91,14 +97,15 @@ class House:
         return self._managers.setdefault(role, BlockManager(num_blocks, free_list_seed=5))
 
     def _parts(self, role: str) -> Parts:
-        runner: Any = WrittenRunner(NUM_BLOCKS)
+        late = self.ahead and role == "decode"
+        runner: Any = LateRunner(NUM_BLOCKS, self._meanwhile) if late else WrittenRunner(NUM_BLOCKS)
         transport = FaultyTransport(runner.tensor, role, self.fabric)
         transfers = TurnedTransfers(transport, clock=self.loop.time)
         setattr(self, f"{role}_transport", transport)
         identity = Identity(role.encode().ljust(16))
         return Parts(
             identity,
-            LoadedModel(role, runner, LAYOUT, LIMITS, b"", b""),
+            LoadedModel(role, runner, LAYOUT, LIMITS, b"", b"", STEP_TOKENS),
             transfers,
             Metrics(),
             _fail,
@@ -159,6 +166,33 @@ class House:
         worked: bool = engine.turn()
         self.settle()
         return worked
+
+    def move_all(self) -> bool:
+        """Delivers every message and completes every read; False where there was nothing to do."""
+        moved = False
+        while ways := self.wire.deliverable:
+            ways[0][0].deliver(ways[0][1])
+            self.settle()
+            moved = True
+        for ticket in sorted(self.decode_transport.posted):
+            self.decode_transport.complete(ticket)
+            moved = True
+        for role in ("prefill", "decode"):
+            self.poll(role)
+        return moved
+
+    def run_smoothly(self) -> bool:
+        """One round of everything; False once nothing moves any more."""
+        moved = self.move_all()
+        for role in ("prefill", "decode"):
+            moved = self.turn(role) or moved
+        return moved
+
+    def _meanwhile(self) -> None:
+        if self.hurried:
+            self.settle()
+            for _ in range(3):
+                self.move_all()
 
     def poll(self, role: str) -> None:
         transfers: Any = getattr(self, f"{role}_parts").transfers
@@ -251,7 +285,8 @@ class House:
         for ticket in sorted(self.decode_transport.posted):
             self.decode_transport.complete(ticket)
         self.poll("decode")
-        self.turn("decode")
+        while self.turn("decode"):
+            pass
 
     def close(self) -> None:
         self.loop.run_until_complete(self.decode.pairings.close())

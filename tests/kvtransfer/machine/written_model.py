@@ -1,13 +1,14 @@
 """A model whose KV and tokens follow from the tokens before them, so that a wrong one shows."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
 
-from engine.batch import ModelRunnerOutput, Sample, SchedulerOutput
-from engine.request import Request
+from engine.batch import ModelRunnerOutput, Sample, ScheduledRequest, SchedulerOutput
+from engine.request import PENDING, Request
 
 BLOCK_SIZE = 4
 VOCAB_SIZE = 1 << 16
@@ -47,8 +48,16 @@ class WrittenRunner:
             tuple(self._run(part.request, part.num_new_tokens) for part in output.scheduled)
         )
 
-    def copy_block(self, source: int, destination: int) -> None:
-        self.tensor[destination] = self.tensor[source]
+    def launch(self, output: SchedulerOutput) -> Callable[[], ModelRunnerOutput]:
+        result = self.run(output)
+        return lambda: result
+
+    def runs_ahead(self, output: SchedulerOutput) -> bool:
+        return False
+
+    def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
+        for source, destination in copies:
+            self.tensor[destination] = self.tensor[source]
 
     def _run(self, request: Request, num_new_tokens: int) -> tuple[Sample, ...]:
         end = request.num_computed_tokens + num_new_tokens
@@ -67,3 +76,49 @@ class WrittenRunner:
     def _slot(self, request: Request, position: int) -> torch.Tensor:
         block = request.block_table[position // BLOCK_SIZE]
         return self.tensor[block, position % BLOCK_SIZE]
+
+
+class LateRunner(WrittenRunner):
+    """Computes a step as late as a device may: when somebody waits for it.
+
+    Before that ``meanwhile`` is called, for all that goes on while the engine waits.
+    """
+
+    def __init__(self, num_blocks: int, meanwhile: Callable[[], None]) -> None:
+        super().__init__(num_blocks)
+        self._meanwhile = meanwhile
+        self._drawn: dict[str, int] = {}
+
+    def launch(self, output: SchedulerOutput) -> Callable[[], ModelRunnerOutput]:
+        # What a device is told of a step does not change any more.
+        seen = SchedulerOutput(
+            tuple(
+                ScheduledRequest(
+                    replace(
+                        part.request,
+                        token_ids=list(part.request.token_ids),
+                        block_table=list(part.request.block_table),
+                    ),
+                    part.num_new_tokens,
+                )
+                for part in output.scheduled
+            )
+        )
+
+        def result() -> ModelRunnerOutput:
+            self._meanwhile()
+            for part in seen.scheduled:
+                if part.request.token_ids[-1] == PENDING:
+                    part.request.token_ids[-1] = self._drawn[part.request.request_id]
+            drawn = self.run(seen)
+            self._drawn = {
+                part.request.request_id: samples[0].token_id
+                for part, samples in zip(seen.scheduled, drawn.samples, strict=True)
+                if samples
+            }
+            return drawn
+
+        return result
+
+    def runs_ahead(self, output: SchedulerOutput) -> bool:
+        return True
