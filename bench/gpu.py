@@ -59,7 +59,7 @@ RUNS = 3
 class Bench:
     """The unsplit engine with a loaded model, driven as a worker would drive it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, num_ranks: int = 1) -> None:
         (folder / "config.json").write_text(json.dumps(CONFIG))
         self.engine = LLMEngine(
             EngineConfig(
@@ -69,6 +69,7 @@ class Bench:
                 kv_memory_bytes=0,
                 max_num_batched_tokens=CHUNK,
                 max_num_seqs=256,
+                tensor_parallel_size=num_ranks,
                 # As after hours of service: blocks of a sequence lie anywhere.
                 free_list_seed=1,
             )
@@ -80,7 +81,7 @@ class Bench:
 
     def decode(self, batch: int, context: int) -> tuple[float, float]:
         """Seconds of a step, contexts around ``context``: the median of the medians of ``RUNS``
-        runs as the host sees it, and of the device alone."""
+        runs as the host sees it, and of the device alone, 0 where other ranks compute too."""
         num_prefill_steps = -(-batch * context // CHUNK) + batch
         num_steps = RUNS * STEPS + 2 * WARM_STEPS + num_prefill_steps
         for _ in range(batch):
@@ -108,6 +109,8 @@ class Bench:
         """A captured step, replayed back to back without a host in between."""
         graphs = self.runner.graphs
         assert graphs is not None
+        if self.runner.rank_pids:
+            return 0.0
         torch.cuda.synchronize()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
@@ -190,7 +193,7 @@ def measure(bench: Bench, copy: float, gemm: float) -> list[Figure]:
                 note=f"the device alone: {device * 1e3:.3f} ms",
             )
         )
-        _print(figures[-1])
+        print_figure(figures[-1])
         if (batch, context) == (1, 1024):
             exposed = round(max(wall - device, 0.0) / wall, 4)
             note = "of decode.b1.ctx1024"
@@ -209,11 +212,11 @@ def measure(bench: Bench, copy: float, gemm: float) -> list[Figure]:
                 floor=round(prefill_flops(bench.runner, length) / gemm * 1e3, 2),
             )
         )
-        _print(figures[-1])
+        print_figure(figures[-1])
     return figures
 
 
-def _print(figure: Figure) -> None:
+def print_figure(figure: Figure) -> None:
     floor, rival = figure.floor or 0.0, figure.rival or 0.0
     print(
         f"{figure.name:24} {figure.value:9.3f} {figure.unit}  floor {floor:8.3f} "

@@ -1,11 +1,19 @@
 """What travels through one engine step: SchedulerOutput > ForwardBatch > ModelRunnerOutput."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from engine.request import Request
+
+_TENSORS = (
+    "token_ids", "positions", "slot_blocks", "slot_offsets", "query_starts", "seq_lens",
+    "block_tables", "logit_indices",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,23 @@ class ForwardBatch:
             if isinstance(value := getattr(self, field.name), torch.Tensor)
         }
         return replace(self, **moved)
+
+    def arrays(self) -> list[NDArray[np.int64]]:
+        """The whole batch, which must be on the host, as ``from_arrays`` takes it."""
+        tensors = (getattr(self, name).numpy() for name in _TENSORS)
+        return [*tensors, np.array(self.query_lens), np.array(self.context_lens)]
+
+    @classmethod
+    def from_arrays(cls, arrays: Sequence[NDArray[np.int64]]) -> "ForwardBatch":
+        *tensors, query_lens, context_lens = arrays
+        values: dict[str, Any] = {
+            name: torch.tensor(array) for name, array in zip(_TENSORS, tensors, strict=True)
+        }
+        return cls(
+            **values,
+            query_lens=tuple(query_lens.tolist()),
+            context_lens=tuple(context_lens.tolist()),
+        )
 
     @property
     def is_decode(self) -> bool:

@@ -61,6 +61,7 @@ class EngineConfig:
     ``model_path`` is a GGUF file or a Hugging Face folder. ``dtype`` is that of activations and
     KV. ``quantization`` "q4" keeps 4-bit weights 4-bit; "none" turns weights into ``dtype``.
     ``max_num_batched_tokens`` bounds the tokens of a step, ``max_num_seqs`` its sequences.
+    ``tensor_parallel_size`` processes compute every step together, on a GPU each.
     ``device`` "cuda" is the current NVIDIA GPU; there ``kv_memory_bytes`` 0 takes what is free but
     for a reserve, as one of ``workers_on_device`` processes. With ``captures_decode`` decode steps
     become CUDA graphs. ``load_format`` "dummy" draws random weights, for measuring.
@@ -79,5 +80,6 @@ class EngineConfig:
     free_list_seed: int | None = None
     device: Literal["cpu", "cuda"] = "cpu"
     workers_on_device: int = 1
+    tensor_parallel_size: int = 1
     captures_decode: bool = True
     load_format: Literal["auto", "dummy"] = "auto"

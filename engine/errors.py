@@ -6,6 +6,7 @@ EngineError
 │   └── UnsupportedModelError   its architecture or a feature of it is not supported
 ├── OutOfBlocks             the KV pool has no room now
 ├── DeviceLost              the device computes nothing any more
+├── RankLost                another rank of the model has ended
 └── RequestError            a request that this engine can never serve
 """
 
@@ -32,6 +33,10 @@ class OutOfBlocks(EngineError):
 
 class DeviceLost(EngineError):
     """The device has failed in a way that only a new process gets over."""
+
+
+class RankLost(EngineError):
+    """Another rank of the model has ended, and so has the model; the message says how."""
 
 
 class RequestError(EngineError):

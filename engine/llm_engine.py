@@ -119,8 +119,7 @@ class LLMEngine:
         result = launched.result()
         self._note_logprobs(launched.output, result)
         finished, copies = self._scheduler.update(launched.step, result)
-        for source, destination in copies:
-            self.runner.kv_cache.copy_block(source, destination)
+        self.runner.copy_blocks(copies)
         for request in finished:
             self._complete(request)
 

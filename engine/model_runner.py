@@ -4,22 +4,30 @@ import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+import numpy as np
 import torch
 
 from engine.attention.base import AttentionBackend
 from engine.attention.select import create_attention
-from engine.batch import ModelRunnerOutput, Sample, ScheduledRequest, SchedulerOutput
-from engine.config import EngineConfig
+from engine.batch import ForwardBatch, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from engine.config import EngineConfig, ModelConfig
 from engine.devices import choose_device
 from engine.errors import ConfigurationError
 from engine.forward_batch import build_forward_batch
 from engine.kv_cache import KvCache
 from engine.models import DecoderModel, load_model
+from engine.parallel.group import Group
+from engine.parallel.ranks import Ranks
+from engine.parallel.sharding import shard_config
+from engine.parallel.step_message import Array, decode
 from engine.request import Request
 from engine.sampler import Sampler
 from engine.sampling_params import SamplingParams
 from engine.weights.checkpoint import Checkpoint, open_checkpoint
+from engine.weights.dummy_checkpoint import DummyCheckpoint
 
+# Of the messages to other ranks: compute a batch, copy blocks.
+COMPUTE, COPY = 0, 1
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -35,9 +43,12 @@ class ModelRunner:
         config: EngineConfig,
         checkpoint: Checkpoint | None = None,
         *,
+        group: Group | None = None,
+        ranks: Ranks | None = None,
         make_attention: Callable[[KvCache], AttentionBackend] = create_attention,
     ) -> None:
-        """Loads ``checkpoint``, or the one at ``config.model_path``.
+        """Loads ``checkpoint``, or the one at ``config.model_path``; of several ranks, each its
+        share of it in ``group``, and rank 0 leads the others by ``ranks``.
 
         Raises CheckpointError for weights that cannot be used and ConfigurationError for memory
         that holds no block.
@@ -46,6 +57,8 @@ class ModelRunner:
         if checkpoint is None:
             checkpoint = open_checkpoint(config.model_path)
         self._config = config
+        self._group = group
+        self._ranks = ranks
         self.model_config = checkpoint.config
         self._model = self._load(checkpoint)
         self.kv_cache = self._make_kv_cache()
@@ -53,11 +66,18 @@ class ModelRunner:
         self._sampler = Sampler()
 
     def _load(self, checkpoint: Checkpoint) -> DecoderModel:
-        return load_model(checkpoint, DTYPES[self._config.dtype], self._config.quantization)
+        dtype = DTYPES[self._config.dtype]
+        return load_model(checkpoint, dtype, self._config.quantization, group=self._group)
+
+    @property
+    def _rank_config(self) -> ModelConfig:
+        """The shape of this rank's share."""
+        config = self.model_config
+        return config if self._group is None else shard_config(config, self._group.size)
 
     def _make_kv_cache(self) -> KvCache:
         return KvCache.from_memory(
-            self.model_config,
+            self._rank_config,
             memory_bytes=self._config.kv_memory_bytes,
             block_size=self._config.block_size,
             dtype=DTYPES[self._config.dtype],
@@ -80,17 +100,44 @@ class ModelRunner:
         Changes the KV pool and nothing else: the caller advances the requests.
         """
         batch = build_forward_batch(output, self.kv_cache.block_size)
-        self._attention.plan(batch)
-        hidden = self._model.forward(batch, self.kv_cache, self._attention)
+        if self._ranks is None:
+            logits = self._compute(batch)
+        else:
+            self._ranks.send(COMPUTE, batch.arrays())
+            with self._ranks.telling_losses():
+                logits = self._compute(batch)
         sampling = [part.request for part in output.scheduled if part.samples]
-        samples: list[tuple[Sample, ...]] = []
-        if sampling:
-            logits = self._model.compute_logits(hidden[batch.logit_indices])
-            samples = self._sampler.sample(logits, sampling)
+        samples = self._sampler.sample(logits, sampling) if logits is not None else []
         drawn = iter(samples)
         return ModelRunnerOutput(
             tuple(next(drawn) if part.samples else () for part in output.scheduled)
         )
+
+    def _compute(self, batch: ForwardBatch) -> torch.Tensor | None:
+        """Logits of the sequences that draw; None where none does."""
+        self._attention.plan(batch)
+        hidden = self._model.forward(batch, self.kv_cache, self._attention)
+        if not batch.logit_indices.numel():
+            return None
+        return self._model.compute_logits(hidden[batch.logit_indices])
+
+    @torch.inference_mode()
+    def follow(self, kind: int, arrays: Sequence[Array]) -> None:
+        """Computes what rank 0 said, on another rank."""
+        if kind == COPY:
+            self._copy_blocks(arrays[0].tolist())
+        else:
+            self._compute(ForwardBatch.from_arrays(arrays))
+
+    @property
+    def rank_pids(self) -> tuple[int, ...]:
+        """Of the other ranks' processes."""
+        return () if self._ranks is None else self._ranks.pids
+
+    def close(self) -> None:
+        """Ends the other ranks, if there are any."""
+        if self._ranks is not None:
+            self._ranks.close()
 
     def launch(self, output: SchedulerOutput) -> Callable[[], ModelRunnerOutput]:
         """Starts a step; what it returns waits for the end and gives what ``run`` does.
@@ -109,6 +156,11 @@ class ModelRunner:
 
         The copies are there when it returns.
         """
+        if self._ranks is not None and copies:
+            self._ranks.send(COPY, [np.array(copies)])
+        self._copy_blocks(copies)
+
+    def _copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         for source, destination in copies:
             self.kv_cache.copy_block(source, destination)
 
@@ -144,7 +196,49 @@ class ModelRunner:
 
 
 def open_runner(config: EngineConfig, checkpoint: Checkpoint | None = None) -> ModelRunner:
-    """The runner of ``config.device``; raises what the ModelRunner's construction raises."""
+    """The runner of ``config.device``; raises what the ModelRunner's construction raises.
+
+    Of several ranks it is the first, which starts the others; RankLost where one of them fails.
+    """
+    if config.tensor_parallel_size == 1:
+        return _make_runner(config, checkpoint)
+    if config.quantization != "none":
+        raise ConfigurationError('quantised weights cannot be divided among ranks: choose "none"')
+    # Before any process is started for what cannot be divided.
+    shard_config(_shape(config, checkpoint), config.tensor_parallel_size)
+    ranks = Ranks(config)
+    try:
+        return _make_runner(config, checkpoint, ranks.group, ranks)
+    except BaseException:
+        ranks.close()
+        raise
+
+
+def _shape(config: EngineConfig, checkpoint: Checkpoint | None) -> ModelConfig:
+    if checkpoint is not None:
+        return checkpoint.config
+    if config.load_format == "dummy":
+        return DummyCheckpoint(config.model_path, torch.device("cpu")).config
+    return open_checkpoint(config.model_path).config
+
+
+def follow_steps(config: EngineConfig, group: Group, receive: Callable[[], bytes]) -> None:
+    """What a rank other than the first does, until rank 0 lets go of it."""
+    runner = _make_runner(config, None, group)
+    while True:
+        try:
+            message = receive()
+        except EOFError:
+            return
+        runner.follow(*decode(message))
+
+
+def _make_runner(
+    config: EngineConfig,
+    checkpoint: Checkpoint | None,
+    group: Group | None = None,
+    ranks: Ranks | None = None,
+) -> ModelRunner:
     if choose_device(config.device) == "cuda":
         if config.quantization != "none":
             raise ConfigurationError(
@@ -152,7 +246,7 @@ def open_runner(config: EngineConfig, checkpoint: Checkpoint | None = None) -> M
             )
         from engine.gpu.model_runner import GpuModelRunner
 
-        return GpuModelRunner(config, checkpoint)
+        return GpuModelRunner(config, checkpoint, group=group, ranks=ranks)
     if config.load_format != "auto":
         raise ConfigurationError('load_format "dummy" is for device "cuda" alone')
-    return ModelRunner(config, checkpoint)
+    return ModelRunner(config, checkpoint, group=group, ranks=ranks)

@@ -1,9 +1,11 @@
 """Decode steps captured as CUDA graphs, one for each bucket of batch sizes, sampling included."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from engine.attention.triton_backend import TritonAttention
 from engine.batch import ForwardBatch
@@ -38,7 +40,11 @@ class DecodeGraphs:
         *,
         max_sequences: int,
         max_model_len: int,
+        tell: Callable[[int, NDArray[np.int32]], None] | None = None,
     ) -> None:
+        """``tell`` hears of each step before it is replayed: what ``replay_told`` of other ranks
+        takes."""
+        self._tell = tell
         self._model = model
         self._kv_cache = kv_cache
         self._attention = attention
@@ -79,7 +85,8 @@ class DecodeGraphs:
                 batch = self._inputs.batch(bucket)
                 self._step(batch, bucket)
             torch.cuda.current_stream().wait_stream(stream)
-            with torch.cuda.graph(graph, pool=pool):
+            # Other threads, as those that watch over collectives, may call the driver meanwhile.
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 logits = self._step(batch, bucket)
             pool = graph.pool()
             self._captured[bucket] = _Captured(graph, logits)
@@ -91,10 +98,17 @@ class DecodeGraphs:
         Returns the logits (requests, vocabulary), valid until the next replay.
         """
         bucket = next(bucket for bucket in self._buckets if bucket >= len(requests))
-        self._inputs.fill(requests, sources, bucket)
+        words = self._inputs.fill(requests, sources, bucket)
+        if self._tell is not None:
+            self._tell(bucket, words)
         captured = self._captured[bucket]
         captured.graph.replay()
         return captured.logits[: len(requests)]
+
+    def replay_told(self, bucket: int, words: NDArray[np.int32]) -> None:
+        """Computes what rank 0 does."""
+        self._inputs.load(words)
+        self._captured[bucket].graph.replay()
 
     def repeat(self, num_sequences: int) -> None:
         """Replays the last step of this size as it stands: for measuring the device alone."""

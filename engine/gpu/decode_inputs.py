@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from engine.batch import ForwardBatch
 from engine.gpu.request_rows import RequestRows
@@ -41,14 +42,15 @@ class DecodeInputs:
         self._prepared = torch.zeros(4, max_sequences, dtype=torch.int32, device=device)
         self.drawn = torch.zeros(max_sequences, dtype=torch.int32, device=device)
 
-    def fill(self, requests: Sequence[Request], sources: Sequence[int], bucket: int) -> None:
+    def fill(
+        self, requests: Sequence[Request], sources: Sequence[int], bucket: int
+    ) -> NDArray[np.int32]:
         """Sends a step of ``requests`` to the device, padded to ``bucket`` with tokens in the sink.
 
-        Request i's token is ``drawn[sources[i]]``, or the one it knows where that is -1.
+        Request i's token is ``drawn[sources[i]]``, or the one it knows where that is -1. Returns
+        what was sent, valid until the next call but one.
         """
-        turn = self._turn = 1 - self._turn
-        self._copied[turn].synchronize()
-        host = self._staged[turn].numpy()
+        host = self._next_staged()
         arrays = host[_HEADER : self._tables_start].reshape(len(_ARRAYS), self._max_sequences)
         count = len(requests)
         rows = self._rows.update(requests)
@@ -69,8 +71,23 @@ class DecodeInputs:
         tables = host[self._tables_start : end].reshape(bucket, width)
         np.take(self._rows.tables[:, :width], rows, axis=0, out=tables[:count])
         tables[count:] = 0
-        self._packed[:end].copy_(self._staged[turn][:end], non_blocking=True)
-        self._copied[turn].record()
+        self._send(end)
+        return host[:end]
+
+    def load(self, words: NDArray[np.int32]) -> None:
+        """Sends a step that another rank has filled."""
+        self._next_staged()[: len(words)] = words
+        self._send(len(words))
+
+    def _next_staged(self) -> NDArray[np.int32]:
+        self._turn = 1 - self._turn
+        self._copied[self._turn].synchronize()
+        staged: NDArray[np.int32] = self._staged[self._turn].numpy()
+        return staged
+
+    def _send(self, end: int) -> None:
+        self._packed[:end].copy_(self._staged[self._turn][:end], non_blocking=True)
+        self._copied[self._turn].record()
 
     @property
     def tables(self) -> torch.Tensor:

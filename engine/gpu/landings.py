@@ -1,11 +1,13 @@
 """The way of drawn tokens back to the host, without a wait before they are asked for."""
 
+import time
 from collections.abc import Callable
 
 import torch
 
 # Two steps may be under way; a third buffer is never one that is still read.
 _NUM_BUFFERS = 3
+_PAUSE_SECONDS = 20e-6
 
 
 class Landings:
@@ -15,9 +17,11 @@ class Landings:
         self._buffers = [torch.empty(max_tokens, dtype=torch.int32) for _ in range(_NUM_BUFFERS)]
         self._turn = 0
 
-    def send(self, token_ids: torch.Tensor) -> Callable[[], list[int]]:
+    def send(
+        self, token_ids: torch.Tensor, check: Callable[[], None] | None = None
+    ) -> Callable[[], list[int]]:
         """Starts the copy of (R,) ids; what it returns waits for them, and must be called before
-        the second ``send`` after this one."""
+        the second ``send`` after this one. While it waits it calls ``check``, which may raise."""
         self._turn = (self._turn + 1) % _NUM_BUFFERS
         if self._buffers[self._turn].numel() < token_ids.numel():
             self._buffers[self._turn] = torch.empty(token_ids.numel(), dtype=torch.int32)
@@ -29,6 +33,9 @@ class Landings:
         arrived.record()
 
         def wait() -> list[int]:
+            while check is not None and not arrived.query():
+                check()
+                time.sleep(_PAUSE_SECONDS)
             arrived.synchronize()
             ids: list[int] = landed.tolist()
             return ids

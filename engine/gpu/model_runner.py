@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 from engine.attention.gpu_select import create_gpu_attention
@@ -17,11 +18,20 @@ from engine.gpu.landings import Landings
 from engine.gpu.memory import pool_bytes
 from engine.gpu.sampler import GpuSampler, is_plain
 from engine.kv_cache import KvCache
-from engine.model_runner import DTYPES, ModelRunner
+from engine.model_runner import COMPUTE, DTYPES, ModelRunner
 from engine.models import DecoderModel, load_model
+from engine.parallel.group import Group
+from engine.parallel.ranks import Ranks
+from engine.parallel.step_message import Array
 from engine.request import PENDING, Request
 from engine.weights.checkpoint import Checkpoint, open_checkpoint
 from engine.weights.dummy_checkpoint import DummyCheckpoint
+
+# Of the messages to other ranks, beside COMPUTE and COPY: capture the decode steps, replay one of
+# them, take over the tokens that rank 0 has drawn.
+CAPTURE, REPLAY, KEEP = 2, 3, 4
+# New tokens and tokens before them.
+_ODD_SHAPES = ((33, 0), (48, 0), (1, 0), (33, 31), (32, 16), (17, 16), (1, 31))
 
 
 class GpuModelRunner(ModelRunner):
@@ -29,13 +39,22 @@ class GpuModelRunner(ModelRunner):
 
     warm_up_tokens = 0
 
-    def __init__(self, config: EngineConfig, checkpoint: Checkpoint | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        checkpoint: Checkpoint | None = None,
+        *,
+        group: Group | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
         self._device = torch.device("cuda", torch.cuda.current_device())
         if checkpoint is None:
             dummy = config.load_format == "dummy"
             path = config.model_path
             checkpoint = DummyCheckpoint(path, self._device) if dummy else open_checkpoint(path)
-        super().__init__(config, checkpoint, make_attention=create_gpu_attention)
+        super().__init__(
+            config, checkpoint, group=group, ranks=ranks, make_attention=create_gpu_attention
+        )
         self._copies = torch.cuda.Stream(self._device)
         self._gpu_sampler = GpuSampler()
         self._graphs: DecodeGraphs | None = None
@@ -44,15 +63,21 @@ class GpuModelRunner(ModelRunner):
         self._rows: dict[Request, int] = {}
 
     def _load(self, checkpoint: Checkpoint) -> DecoderModel:
-        return load_model(checkpoint, DTYPES[self._config.dtype], device=self._device)
+        dtype = DTYPES[self._config.dtype]
+        return load_model(checkpoint, dtype, device=self._device, group=self._group)
 
     def _make_kv_cache(self) -> KvCache:
         # Loading leaves blocks behind that only the allocator's cache holds.
         torch.cuda.empty_cache()
+        memory_bytes = self._config.kv_memory_bytes or pool_bytes(
+            self._device, self._config.workers_on_device
+        )
+        if self._group is not None:
+            # Block ids mean the same on every rank.
+            memory_bytes = self._group.smallest(memory_bytes, self._device)
         return KvCache.from_memory(
-            self.model_config,
-            memory_bytes=self._config.kv_memory_bytes
-            or pool_bytes(self._device, self._config.workers_on_device),
+            self._rank_config,
+            memory_bytes=memory_bytes,
             block_size=self._config.block_size,
             dtype=DTYPES[self._config.dtype],
             device=self._device,
@@ -85,7 +110,7 @@ class GpuModelRunner(ModelRunner):
             logits = self._graphs.replay(sampling, [self._source(each) for each in sampling])
             token_ids = self._graphs.drawn[: len(sampling)]
         else:
-            logits = self._run_eagerly(output, bool(sampling))
+            logits = self._run_eagerly(output)
             token_ids = None
         if not all(is_plain(request) for request in sampling):
             logits = self._gpu_sampler.adjust(logits, sampling)
@@ -94,7 +119,7 @@ class GpuModelRunner(ModelRunner):
             token_ids = self._gpu_sampler.draw(logits, sampling)
             self._keep(token_ids)
         self._rows = {request: row for row, request in enumerate(sampling)}
-        landed = self._landings.send(token_ids)
+        landed = self._landings.send(token_ids, None if self._ranks is None else self._ranks.check)
 
         def result() -> ModelRunnerOutput:
             samples = iter(self._gpu_sampler.samples(logits, sampling, landed()))
@@ -117,33 +142,64 @@ class GpuModelRunner(ModelRunner):
             )
         )
 
-    def _run_eagerly(self, output: SchedulerOutput, samples: bool) -> torch.Tensor:
+    def _run_eagerly(self, output: SchedulerOutput) -> torch.Tensor:
         """Logits of the sequences that draw; none where none does."""
-        batch = build_forward_batch(output, self.kv_cache.block_size).to(self._device)
-        self._pass_tokens_on(output, batch)
-        self._attention.plan(batch)
-        hidden = self._model.forward(batch, self.kv_cache, self._attention)
-        rows = hidden[batch.logit_indices]
-        return self._model.compute_logits(rows) if samples else rows
+        batch = build_forward_batch(output, self.kv_cache.block_size)
+        passed = self._passed_tokens(output, batch)
+        if self._ranks is not None:
+            self._ranks.send(COMPUTE, [passed, *batch.arrays()])
+        return self._compute_passing(batch, passed)
+
+    def _compute_passing(self, batch: ForwardBatch, passed: Array) -> torch.Tensor:
+        """``passed`` (tokens, 2): places in the batch, and of what was drawn the tokens there."""
+        batch = batch.to(self._device)
+        if len(passed):
+            assert self._graphs is not None
+            places, rows = torch.tensor(passed).t().to(self._device)
+            batch.token_ids[places] = self._graphs.drawn[rows].long()
+        logits = self._compute(batch)
+        return torch.empty(0, device=self._device) if logits is None else logits
+
+    @torch.inference_mode()
+    def follow(self, kind: int, arrays: Sequence[Array]) -> None:
+        if kind == CAPTURE:
+            self._graphs = self._capture()
+        elif kind == REPLAY:
+            assert self._graphs is not None
+            ((bucket,), words) = arrays
+            self._graphs.replay_told(int(bucket), words)
+        elif kind == KEEP:
+            ((number,),) = arrays
+            self._share_drawn(int(number))
+        elif kind == COMPUTE:
+            passed, *batch = arrays
+            self._compute_passing(ForwardBatch.from_arrays(batch), passed)
+        else:
+            super().follow(kind, arrays)
 
     def _source(self, request: Request) -> int:
         """Where among the tokens that the last launch draws the request's next one is, or -1."""
         is_pending = request.token_ids[request.num_computed_tokens] == PENDING
         return self._rows[request] if is_pending else -1
 
-    def _pass_tokens_on(self, output: SchedulerOutput, batch: ForwardBatch) -> None:
+    def _passed_tokens(self, output: SchedulerOutput, batch: ForwardBatch) -> Array:
         sources = [self._source(part.request) for part in output.scheduled]
         starts = [0, *itertools.accumulate(batch.query_lens)]
         pairs = [pair for pair in zip(starts, sources, strict=False) if pair[1] >= 0]
-        if pairs:
-            assert self._graphs is not None
-            places, rows = torch.tensor(pairs).t().to(self._device)
-            batch.token_ids[places] = self._graphs.drawn[rows].long()
+        return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
     def _keep(self, token_ids: torch.Tensor) -> None:
-        """Puts drawn tokens where the next step finds them."""
-        if self._graphs is not None and len(token_ids) <= self._graphs.max_sequences:
-            self._graphs.drawn[: len(token_ids)] = token_ids
+        """Puts drawn tokens where the next step finds them, on every rank."""
+        if self._graphs is None or len(token_ids) > self._graphs.max_sequences:
+            return
+        self._graphs.drawn[: len(token_ids)] = token_ids
+        if self._ranks is not None and len(token_ids):
+            self._ranks.send(KEEP, [np.array([len(token_ids)])])
+            self._share_drawn(len(token_ids))
+
+    def _share_drawn(self, number: int) -> None:
+        assert self._graphs is not None and self._group is not None
+        self._group.broadcast(self._graphs.drawn[:number])
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """On a stream of its own: it waits for the copies, and for no step under way."""
@@ -154,9 +210,25 @@ class GpuModelRunner(ModelRunner):
     def warm_up(self) -> float:
         """Compiles every kernel, and captures decode steps of every batch size for who decodes."""
         seconds = super().warm_up()
+        self._run_odd_shapes()
         if self._graphs is None and self._config.captures_decode:
+            if self._ranks is not None:
+                self._ranks.send(CAPTURE)
             self._graphs = self._capture()
         return seconds
+
+    def _run_odd_shapes(self) -> None:
+        """Triton compiles a kernel anew for numbers that are 1, or no multiples of 16."""
+        parts = [
+            self._dummy(num_tokens, context)
+            for num_tokens, context in _ODD_SHAPES
+            if num_tokens <= self._config.max_num_batched_tokens
+            and num_tokens + context <= self.max_model_len
+        ]
+        for part in parts:
+            self.run(SchedulerOutput((part,)))
+        if sum(part.num_new_tokens for part in parts) <= self._config.max_num_batched_tokens:
+            self.run(SchedulerOutput(tuple(parts)))
 
     @torch.inference_mode()
     def _capture(self) -> DecodeGraphs:
@@ -168,9 +240,14 @@ class GpuModelRunner(ModelRunner):
             attention,
             max_sequences=self._config.max_num_seqs,
             max_model_len=self.max_model_len,
+            tell=None if self._ranks is None else self._tell,
         )
         graphs.capture()
         return graphs
+
+    def _tell(self, bucket: int, words: Array) -> None:
+        assert self._ranks is not None
+        self._ranks.send(REPLAY, [np.array([bucket]), words])
 
     def _replays(self, output: SchedulerOutput) -> bool:
         return (

@@ -14,6 +14,7 @@ from engine.layers.fused import (
 )
 from engine.layers.linear import Linear
 from engine.models.loader import ModelLoader
+from engine.parallel.group import Group
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.stored_tensor import StoredTensor, dequantize
 
@@ -26,8 +27,14 @@ class GpuModelLoader(ModelLoader):
     _mlp_type = FusedMlp
     _vocabulary_type = GpuVocabulary
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> None:
-        super().__init__(checkpoint, dtype, "none")
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        dtype: torch.dtype,
+        device: torch.device,
+        group: Group | None = None,
+    ) -> None:
+        super().__init__(checkpoint, dtype, "none", group)
         self._device = device
         self._rotary = RotaryTable(checkpoint.config, dtype, device)
 

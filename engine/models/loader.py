@@ -26,6 +26,8 @@ from engine.layers.mlp import SwiGluMlp
 from engine.layers.rms_norm import RmsNorm
 from engine.layers.rotary import Rotary
 from engine.models.decoder import DecoderLayer, DecoderModel
+from engine.parallel.group import Group
+from engine.parallel.sharding import GatheredLinear, ShardedCheckpoint, SummedLinear
 from engine.weights.checkpoint import Checkpoint
 from engine.weights.quantize import as_q4, as_q8
 from engine.weights.stored_tensor import GROUP_SIZE, Q4Tensor, Q8Tensor, StoredTensor, dequantize
@@ -36,17 +38,18 @@ def load_model(
     dtype: torch.dtype,
     quantization: Literal["none", "q4"] = "none",
     device: torch.device | None = None,
+    group: Group | None = None,
 ) -> DecoderModel:
     """Reads every weight; raises CheckpointError naming the first tensor that does not fit.
 
     ``dtype`` is that of activations, and of weights too unless ``quantization`` is "q4".
-    ``device`` is a GPU, or None for the CPU.
+    ``device`` is a GPU, or None for the CPU. ``group``: load this rank's share alone.
     """
     if device is not None:
         from engine.models.gpu_loader import GpuModelLoader
 
-        return GpuModelLoader(checkpoint, dtype, device).load()
-    return ModelLoader(checkpoint, dtype, quantization).load()
+        return GpuModelLoader(checkpoint, dtype, device, group).load()
+    return ModelLoader(checkpoint, dtype, quantization, group).load()
 
 
 class ModelLoader:
@@ -57,7 +60,16 @@ class ModelLoader:
     _mlp_type = SwiGluMlp
     _vocabulary_type = DenseVocabulary
 
-    def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, quantization: str) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        dtype: torch.dtype,
+        quantization: str,
+        group: Group | None = None,
+    ) -> None:
+        if group is not None:
+            checkpoint = ShardedCheckpoint(checkpoint, group.rank, group.size)
+        self._group = group
         self._checkpoint = checkpoint
         self._config: ModelConfig = checkpoint.config
         self._dtype = dtype
@@ -90,7 +102,7 @@ class ModelLoader:
             index,
             self._rotary,
             qkv=self._linear(prefix, qkv, config.hidden_size, bias=config.attention_bias),
-            output=self._linear(
+            output=self._summed(
                 prefix, {"o_proj": config.hidden_size}, q_size, bias=config.attention_output_bias
             ),
             q_norm=self._norm(f"{prefix}.q_norm", config.head_dim) if config.qk_norm else None,
@@ -102,8 +114,15 @@ class ModelLoader:
         bias = self._config.mlp_bias
         gate_up = self._linear(prefix, {"gate_proj": inner, "up_proj": inner}, hidden, bias=bias)
         return self._mlp_type(
-            gate_up, self._linear(prefix, {"down_proj": hidden}, inner, bias=bias)
+            gate_up, self._summed(prefix, {"down_proj": hidden}, inner, bias=bias)
         )
+
+    def _summed(self, prefix: str, parts: dict[str, int], in_size: int, *, bias: bool) -> Linear:
+        """A layer whose columns are divided among the ranks; the first one adds the bias."""
+        if self._group is None:
+            return self._linear(prefix, parts, in_size, bias=bias)
+        own_bias = bias and self._group.rank == 0
+        return SummedLinear(self._linear(prefix, parts, in_size, bias=own_bias), self._group)
 
     def _linear(self, prefix: str, parts: dict[str, int], in_size: int, *, bias: bool) -> Linear:
         """One layer from the row-wise stack of ``parts`` (name to number of rows)."""
@@ -175,8 +194,14 @@ class ModelLoader:
             head_weight = embedding_weight if tied else Int8Weight.from_stored(as_q8(head))
             return Q8Vocabulary(embedding_weight, head_weight, self._dtype)
         dense = self._own(embedding)
-        weight = dense if tied else self._own(head)
-        return self._vocabulary_type(dense, self._dense_linear(weight, row_counts=HEAD_ROW_COUNTS))
+        return self._vocabulary_type(dense, self._head(dense if tied else self._own(head)))
+
+    def _head(self, weight: torch.Tensor) -> Linear:
+        group = self._group
+        if group is None or weight.shape[0] % group.size:
+            return self._dense_linear(weight, row_counts=HEAD_ROW_COUNTS)
+        own = weight.chunk(group.size)[group.rank].clone()
+        return GatheredLinear(self._dense_linear(own, row_counts=HEAD_ROW_COUNTS), group)
 
     def _norm(self, name: str, size: int) -> RmsNorm:
         return self._norm_type(self._plain(f"{name}.weight", (size,)), self._config.rms_norm_eps)

@@ -38,6 +38,14 @@ SMALL_GEMM_TABLE: tuple[SmallGemmRow, ...] = (
     SmallGemmRow(_H200, 4096, 4096, False, 1, SmallGemmShape(4, 2048, 4, 1)),
     SmallGemmRow(_H200, 128256, 4096, False, 1, SmallGemmShape(4, 2048, 4, 1)),
     SmallGemmRow(_H200, 128256, 4096, False, 32, SmallGemmShape(64, 128, 4, 4)),
+    # The same of one of two ranks.
+    SmallGemmRow(_H200, 14336, 4096, True, 1, SmallGemmShape(2, 2048, 4, 1)),
+    SmallGemmRow(_H200, 4096, 7168, False, 1, SmallGemmShape(4, 1024, 4, 1)),
+    SmallGemmRow(_H200, 3072, 4096, False, 1, SmallGemmShape(4, 2048, 4, 1)),
+    SmallGemmRow(_H200, 4096, 2048, False, 1, SmallGemmShape(4, 1024, 4, 1)),
+    SmallGemmRow(_H200, 64128, 4096, False, 1, SmallGemmShape(4, 2048, 4, 1)),
+    SmallGemmRow(_H200, 14336, 4096, True, 16, SmallGemmShape(32, 256, 4, 3)),
+    SmallGemmRow(_H200, 14336, 4096, True, 32, SmallGemmShape(64, 128, 4, 4)),
 )
 _MOST_TOKENS = max(row.max_tokens for row in SMALL_GEMM_TABLE)
 

@@ -1,0 +1,1 @@
+"""One model on several ranks: a process each, which all compute every step."""

@@ -1,0 +1,141 @@
+"""Rank 0's hold on the others: starts them, tells them what to compute, and watches them."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+
+from engine.config import EngineConfig
+from engine.errors import RankLost
+from engine.parallel.group import Group
+from engine.parallel.step_message import Array, encode
+
+MODULE = "engine.parallel.rank"
+# Seconds that a rank may take to end once it was told to.
+_END_SECONDS = 10.0
+_NOTICE_SECONDS = 1.0
+
+
+class Ranks:
+    """Processes that run ``engine.parallel.rank``, one for each rank but this one.
+
+    They end when this process does, whatever way that is: the pipe to each breaks.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        """Returns once all are connected. Raises RankLost where one could not be."""
+        self.lost: RankLost | None = None
+        self._closing = False
+        self._over = threading.Event()
+        self.group: Group | None = None
+        size = config.tensor_parallel_size
+        port = free_port()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._pipes: list[Connection] = []
+        for rank in range(1, size):
+            self._start(config, rank, port)
+        for pipe in self._pipes:
+            self._await_hello(pipe)
+        self.group = join_group(config, 0, port)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(process.pid for process in self._processes)
+
+    def send(self, kind: int, arrays: Sequence[Array] = ()) -> None:
+        """Tells every rank what to compute next. Raises RankLost where one is gone."""
+        self.check()
+        message = encode(kind, arrays)
+        try:
+            for pipe in self._pipes:
+                pipe.send_bytes(message)
+        except OSError as error:
+            raise self._reason(f"a rank does not listen any more: {error}") from error
+
+    def check(self) -> None:
+        """Raises RankLost where a rank has ended."""
+        if self.lost is not None:
+            raise self.lost
+
+    @contextmanager
+    def telling_losses(self) -> Iterator[None]:
+        """Gives what fails because a rank is gone its reason: raises RankLost in its place."""
+        try:
+            yield
+        except RuntimeError as error:
+            # A connection breaks a moment before its process has ended.
+            if self._over.wait(_NOTICE_SECONDS):
+                raise self.lost or error from error
+            raise
+
+    def close(self) -> None:
+        """Ends the ranks; they finish the step under way."""
+        self._closing = True
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            try:
+                process.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self.group is not None:
+            self.group.close(broken=self.lost is not None)
+            self.group = None
+
+    def _start(self, config: EngineConfig, rank: int, port: int) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", MODULE, str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+        pipe = Connection(ours.detach())
+        self._processes.append(process)
+        self._pipes.append(pipe)
+        pipe.send_bytes(json.dumps({"config": asdict(config), "rank": rank, "port": port}).encode())
+        threading.Thread(target=self._watch, args=(rank, process), daemon=True).start()
+
+    def _await_hello(self, pipe: Connection) -> None:
+        """A rank that is there; to connect with one that is not would take forever."""
+        try:
+            pipe.recv_bytes()
+        except (EOFError, OSError) as error:
+            reason = self._reason("a rank ended while it started")
+            self.close()
+            raise reason from error
+
+    def _reason(self, otherwise: str) -> RankLost:
+        self._over.wait(_NOTICE_SECONDS)
+        return self.lost or RankLost(otherwise)
+
+    def _watch(self, rank: int, process: "subprocess.Popen[bytes]") -> None:
+        code = process.wait()
+        if not self._closing:
+            how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            self.lost = RankLost(f"rank {rank} {how}")
+            self._over.set()
+
+
+def join_group(config: EngineConfig, rank: int, port: int) -> Group:
+    """Connects this rank with all others, which must be on their way."""
+    size = config.tensor_parallel_size
+    if config.device == "cuda":
+        from engine.gpu.group import GpuGroup
+
+        return GpuGroup(rank, size, port)
+    return Group(rank, size, port, "gloo")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,84 @@
+"""Two ranks on the CPU, in processes of their own, against one."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.config import EngineConfig
+from engine.errors import ConfigurationError, RankLost
+from engine.llm_engine import LLMEngine
+from engine.sampling_params import SamplingParams
+from tests.engine.models.tiny_checkpoint import CASES, Case, random_prompt, write_checkpoint
+
+PROMPTS = [random_prompt(length, seed=length) for length in (1, 5, 16, 33, 70)]
+GREEDY = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
+PARAMS = [
+    GREEDY,
+    replace(GREEDY, temperature=1.0, seed=5),
+    replace(GREEDY, temperature=0.7, top_k=20, top_p=0.9, seed=1 << 63),
+    replace(GREEDY, repetition_penalty=1.3, logprobs=2),
+    GREEDY,
+]
+
+
+@contextmanager
+def engine_of(path: Path, num_ranks: int) -> Iterator[LLMEngine]:
+    engine = LLMEngine(
+        EngineConfig(
+            model_path=str(path),
+            dtype="float32",
+            kv_memory_bytes=8 << 20,
+            max_num_batched_tokens=48,
+            tensor_parallel_size=num_ranks,
+        )
+    )
+    with closing(engine.runner):
+        yield engine
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if case.name in ("llama3", "qwen2", "qwen3")],
+    ids=lambda case: case.name,
+)
+def test_two_ranks_give_the_tokens_of_one(case: Case, tmp_path: Path) -> None:
+    write_checkpoint(case, tmp_path, 0)
+    answers = []
+    for num_ranks in (1, 2):
+        with engine_of(tmp_path, num_ranks) as engine:
+            engine.runner.warm_up()
+            completions = engine.generate(PROMPTS, PARAMS, [1, 2, 1, 1, 3])
+        answers.append([[each.token_ids for each in choices] for choices in completions])
+    assert answers[0] == answers[1]
+
+
+def test_heads_that_cannot_be_divided_are_refused_with_both_numbers(tiny_model: Path) -> None:
+    with (
+        pytest.raises(ConfigurationError, match="2 KV heads cannot be divided among 4 ranks"),
+        engine_of(tiny_model, 4),
+    ):
+        pass
+
+
+@pytest.mark.slow
+def test_the_death_of_a_rank_is_the_end_with_its_reason(tiny_model: Path) -> None:
+    with engine_of(tiny_model, 2) as engine:
+        engine.generate(PROMPTS, PARAMS)
+        (pid,) = engine.runner.rank_pids
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(RankLost, match="rank 1 was ended by signal 9"):
+            engine.generate(PROMPTS, PARAMS)
+
+
+def test_a_rank_that_cannot_load_is_no_reason_to_wait(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.parallel.ranks.MODULE", "engine.parallel.absent")
+    with pytest.raises(RankLost, match="rank 1 ended with exit code 1"), engine_of(tiny_model, 2):
+        pass
