@@ -31,11 +31,6 @@ class HeldMemory:
         self._on_change = on_change
         self._held = self._told = 0
 
-    @property
-    def held(self) -> int:
-        """Bytes, now."""
-        return self._held
-
     @contextmanager
     def request(self, num_bytes: int, max_tokens: int) -> Iterator[None]:
         """Holds a request of so many bytes while entered, and the prompt's tokens as well: there

@@ -10,12 +10,13 @@ import json
 import random
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from baton.client import BatonClient, Sampling
+from baton.v1.gateway_pb2 import GenerateStreamResponse
 from chassis.errors import ResourceExhausted, ServiceError
 
 # How long a request of ``refusals`` waits for its refusal; one that was admitted is given up then.
@@ -70,7 +71,7 @@ class Streams:
         begun = last = time.perf_counter()
         first = None
         num_tokens = 0
-        async with aclosing(self._client.stream(self.prompt(), **self._sampling)) as stream:
+        async with self._stream() as stream:
             async for message in stream:
                 now = time.perf_counter()
                 if first is None:
@@ -88,15 +89,17 @@ class Streams:
         """Asks, and gives up where it is not refused."""
         begun = time.perf_counter()
         try:
-            async with asyncio.timeout(REFUSED_WITHIN_SECONDS):
-                await self.read()
+            async with asyncio.timeout(REFUSED_WITHIN_SECONDS), self._stream() as stream:
+                async for _ in stream:
+                    pass
         except ResourceExhausted:
             self._tally.refusals.append(time.perf_counter() - begun)
         except (ServiceError, TimeoutError) as error:
             self._tally.failed(getattr(error, "reason", "ADMITTED"))
 
-    def prompt(self) -> list[int]:
-        return [self._rng.randrange(MAX_TOKEN_ID) for _ in range(self._prompt_tokens)]
+    def _stream(self) -> "aclosing[AsyncGenerator[GenerateStreamResponse, None]]":
+        prompt = [self._rng.randrange(MAX_TOKEN_ID) for _ in range(self._prompt_tokens)]
+        return aclosing(self._client.stream(prompt, **self._sampling))
 
 
 async def keep_streams(streams: Streams, options: argparse.Namespace) -> None:
