@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """For large imports: torch makes half a million objects, and none of them is garbage.
+    """For large imports and vocabularies: torch alone makes half a million objects to stay.
 
     The collector would go through them again and again as they grow, which takes a fifth of the
-    import. Afterwards it leaves alone whatever is there.
+    import, and later in the middle of requests. Afterwards it leaves alone whatever is there.
     """
     gc.disable()
     try:

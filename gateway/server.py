@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from baton.v1 import gateway_pb2_grpc
 from chassis import telemetry
+from chassis.collector import collector_paused
 from chassis.errors import ServiceError
 from chassis.lifecycle import CannotStart, Shutdown, serve_page, serve_until_shutdown
 from chassis.metrics import Metrics
@@ -119,9 +120,10 @@ async def _counting_workers(
 def _load(name_or_path: str) -> tuple[ServedModel, Tokenizer]:
     """Raises CannotStart naming the file."""
     try:
-        model = resolve(name_or_path)
-        tokenizer = load_tokenizer(model.path)
-        return ServedModel(model.name, vocabulary_digest(model.path)), tokenizer
+        with collector_paused():
+            model = resolve(name_or_path)
+            tokenizer = load_tokenizer(model.path)
+            return ServedModel(model.name, vocabulary_digest(model.path)), tokenizer
     except (ModelFileError, ServiceError, TokenizerError) as error:
         raise CannotStart(str(error)) from error
 
