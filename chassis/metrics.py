@@ -10,6 +10,7 @@ Several processes behind one page (``gateway --workers N``): the parent makes a 
 that serves the page shows the sums of all.
 """
 
+import asyncio
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -87,6 +88,11 @@ class Metrics:
         """As ``observed_gauge``, for what only grows; the name ends in ``_total``."""
         assert name.endswith("_total"), f"counter {name} must end in _total"
         self.registry.register(_Observed(CounterMetricFamily, name, help, label, read))
+
+    def count_tasks(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A gauge of the tasks of ``loop`` that have not ended. Not for a page that is shared."""
+        tasks = self.gauge("baton_tasks", "Tasks of the event loop that have not ended.")
+        tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
 
     @contextmanager
     def serve(self, host: str, port: int) -> Iterator[int]:

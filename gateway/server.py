@@ -84,6 +84,7 @@ async def serve(
         )
         gateway_pb2_grpc.add_GenerationServiceServicer_to_server(servicer, server.grpc)
         if not shares_port:
+            registry.count_tasks(asyncio.get_running_loop())
             stack.enter_context(serve_page(registry, settings.server))
 
         async def pair_is_ready() -> None:

@@ -64,6 +64,7 @@ async def open_parts(
     telemetry.setup(service, identity.boot_id.hex())
     try:
         metrics = Metrics()
+        metrics.count_tasks(loop)
         pool = model.runner.kv_cache.tensor
         async with open_transfers(pool, identity.boot_id, on_failure) as transfers:
             with serve_page(metrics, server):

@@ -104,7 +104,7 @@ async def _watch(stack: Stack, seconds: float) -> dict[Role, list[Sample]]:
         print(
             "  ".join(
                 f"{role} {s.rss_mb:.1f} MB {s.descriptors} fds {s.threads} threads "
-                f"{s.running} running"
+                f"{s.tasks} tasks {s.running} running"
                 for role, s in ((role, each[-1]) for role, each in series.items())
             ),
             flush=True,
@@ -145,6 +145,7 @@ def _figures(num_streams: int, course: Course) -> list[Figure]:
     figures += [
         Figure("load.fds.growth", _growth(course, "descriptors"), "descriptors"),
         Figure("load.threads.growth", _growth(course, "threads"), "threads"),
+        Figure("load.tasks.growth", _growth(course, "tasks"), "tasks"),
         Figure("load.blocks.left", sum(course.blocks_left.values()), "blocks"),
         _milliseconds("load.gap.p50.ms", outcome.gaps, 50),
         _milliseconds("load.gap.p99.ms", outcome.gaps, 99),

@@ -25,6 +25,7 @@ class Sample:
     rss_mb: float
     descriptors: int
     threads: int
+    tasks: int
     blocks: int
     running: int
 
@@ -41,7 +42,7 @@ def mb_per_minute(samples: Sequence[Sample]) -> float:
 
 
 def _take_sample(pid: int, url: str) -> Sample:
-    held = running = 0.0
+    held = running = tasks = 0.0
     with urllib.request.urlopen(url, timeout=_PAGE_SECONDS) as page:
         families = text_string_to_metric_families(page.read().decode())
     for each in (sample for family in families for sample in family.samples):
@@ -49,6 +50,8 @@ def _take_sample(pid: int, url: str) -> Sample:
             held += each.value
         elif each.name == "baton_requests_running":
             running = each.value
+        elif each.name == "baton_tasks":
+            tasks = each.value
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in status)
     return Sample(
@@ -56,6 +59,7 @@ def _take_sample(pid: int, url: str) -> Sample:
         rss_mb=int(fields["VmRSS"].split()[0]) / 1024,
         descriptors=len(os.listdir(f"/proc/{pid}/fd")),
         threads=int(fields["Threads"]),
+        tasks=round(tasks),
         blocks=round(held),
         running=round(running),
     )

@@ -1,5 +1,6 @@
 """The metrics page, of one process and of several."""
 
+import asyncio
 import itertools
 import os
 import subprocess
@@ -61,6 +62,19 @@ def test_an_observed_counter_is_read_when_the_page_is() -> None:
         assert page(port)['baton_bytes_total{transport="nixl"}'] == 8
         moved.update(nixl=9.0)
         assert page(port)['baton_bytes_total{transport="nixl"}'] == 9
+
+
+async def test_tasks_that_have_not_ended_are_counted() -> None:
+    metrics = Metrics()
+    metrics.count_tasks(asyncio.get_running_loop())
+    with metrics.serve("127.0.0.1", 0) as port:
+        before = (await asyncio.to_thread(page, port))["baton_tasks"]
+        sleepers = [asyncio.create_task(asyncio.sleep(60)) for _ in range(3)]
+        assert (await asyncio.to_thread(page, port))["baton_tasks"] == before + 3
+        for sleeper in sleepers:
+            sleeper.cancel()
+        await asyncio.gather(*sleepers, return_exceptions=True)
+        assert (await asyncio.to_thread(page, port))["baton_tasks"] == before
 
 
 def test_the_buckets_resolve_1_ms_to_60_s() -> None:

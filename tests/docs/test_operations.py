@@ -24,6 +24,7 @@ SHOWN_BY = {
     "prefill_svc": ("prefill",),
     "decode_svc": ("decode",),
     "worker": WORKERS,
+    "chassis": ("gateway", *WORKERS),
 }
 METRIC_KINDS = ("counter", "gauge", "histogram", "observed_gauge", "observed_counter")
 
