@@ -65,7 +65,7 @@ class Session:
         self._outgoing: deque[decode_pb2.SessionRequest] = deque()
         self._has_outgoing = asyncio.Event()
         self._paired: set[bytes] = set()
-        self.is_open = False
+        self.is_open = self.was_open = False
         self._write_error: ServiceError | None = None
 
     async def run(self, on_open: Callable[[], None] = lambda: None) -> None:
@@ -75,7 +75,7 @@ class Session:
         reason: ServiceError | None = None
         try:
             await self._open(call)
-            self.is_open = True
+            self.is_open = self.was_open = True
             on_open()
             writer = asyncio.create_task(self._write(call))
             await self._read(call)

@@ -208,6 +208,9 @@ class WorkerLink:
                     self._on_change()
             except grpc.aio.AioRpcError as error:
                 log.debug("health of %s: %s", self.address, error.details())
+                if worker.serving:
+                    # It did not say that it is not. Watch may tell of a broken connection later.
+                    self._expect_soon()
             finally:
                 # A task that is cancelled while the request is being sent does not end the call.
                 watch.cancel()
@@ -221,11 +224,13 @@ class WorkerLink:
             # A connection of its own: a full Session must not hold up Watch (protocol 2.2).
             channel = open_channel(self.address, INNER)
             identity = worker.identity
-            worker.session = Session(channel, identity.name, identity.boot_id)
+            worker.session = session = Session(channel, identity.name, identity.boot_id)
             try:
-                await worker.session.run(self._on_change)
+                await session.run(self._on_change)
             except ServiceError as error:
                 log.warning("%s", error.message)
+                if session.was_open:
+                    self._expect_soon()
             finally:
                 await channel.close()
             self._on_change()

@@ -8,14 +8,30 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
+import pytest
+
 from baton.v1 import decode_pb2
+from gateway import worker_link
 from tests.gateway.conftest import OpenStage
 from tests.gateway.scripted_workers import LENGTH, PrefillCall, ScriptedDecode, SubmitCall
-from tests.gateway.stage import StageOptions, read_all, request, token_ids
+from tests.gateway.stage import Stage, StageOptions, read_all, request, token_ids
 from tests.gateway.test_continuation import error_of
 
 
-class FarDecode(ScriptedDecode):
+class SlowDecode(ScriptedDecode):
+    """A decode worker that takes its time to open a session."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_open = asyncio.Event()
+        self.may_open.set()
+
+    async def _read(self, *streams: Any) -> None:
+        await self.may_open.wait()
+        await super()._read(*streams)
+
+
+class FarDecode(SlowDecode):
     """A decode worker behind something that can break every connection to it."""
 
     def __init__(self) -> None:
@@ -28,10 +44,11 @@ class FarDecode(ScriptedDecode):
         assert self._relay is not None
         return f"127.0.0.1:{self._relay.sockets[0].getsockname()[1]}"
 
-    def break_connections(self) -> None:
-        for stream in self._streams:
+    def break_connections(self, kept: int = 0) -> None:
+        """All but the ``kept`` oldest."""
+        for stream in self._streams[2 * kept :]:
             stream.transport.abort()
-        self._streams.clear()
+        del self._streams[2 * kept :]
 
     @asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator[Self]:
@@ -48,19 +65,6 @@ class FarDecode(ScriptedDecode):
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.server.port)
         self._streams += [writer, far_writer]
         await asyncio.gather(_pass_on(reader, far_writer), _pass_on(far_reader, writer))
-
-
-class SlowDecode(ScriptedDecode):
-    """A decode worker that takes its time to open a session."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may_open = asyncio.Event()
-        self.may_open.set()
-
-    async def _read(self, *streams: Any) -> None:
-        await self.may_open.wait()
-        await super()._read(*streams)
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -82,6 +86,12 @@ def answer(prefill: PrefillCall, decode: SubmitCall, tokens: list[int]) -> None:
     prefill.release()
 
 
+async def is_running_or_done(stage: Stage, call: Any) -> None:
+    async with asyncio.timeout(10):
+        while not (call.done() or stage.metric("baton_requests_running")):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
 async def test_what_runs_goes_on_when_its_decode_worker_is_back(open_stage: OpenStage) -> None:
     far = FarDecode()
     stage = await open_stage(StageOptions(decode=[far]))
@@ -101,15 +111,22 @@ async def test_what_runs_goes_on_when_its_decode_worker_is_back(open_stage: Open
     assert token_ids(messages) == [100, 101, 102, 103]
 
 
-async def test_what_comes_waits_for_a_decode_worker_that_is_back_at_once(
-    open_stage: OpenStage,
+@pytest.mark.parametrize("kept", [0, 1], ids=["all", "that of the session"])
+async def test_what_comes_waits_for_a_decode_worker_whose_connections_broke(
+    open_stage: OpenStage, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     far = FarDecode()
-    stage = await open_stage(StageOptions(decode=[far]))
-    far.break_connections()
+    with monkeypatch.context() as patch:
+        # It has been there for long when they break.
+        patch.setattr(worker_link, "_RETURN_SECONDS", 0.0)
+        stage = await open_stage(StageOptions(decode=[far]))
+    far.may_open.clear()
+    far.break_connections(kept)
     async with asyncio.timeout(10):
         await stage.pool.wait_until(lambda: not stage.router.has_pair())
     call = stage.stub.Generate(request(max_tokens=2))
+    await is_running_or_done(stage, call)
+    far.may_open.set()
     answer(*await stage.legs(), [100, 101])
     assert list((await call).choices[0].token_ids) == [100, 101]
 
@@ -130,9 +147,7 @@ async def test_what_comes_waits_for_the_session_with_a_worker_that_is_just_there
         async with asyncio.timeout(10):
             await stage.pool.wait_until(lambda: bool(stage.pool.decode_workers))
         call = stage.stub.Generate(request(max_tokens=2))
-        async with asyncio.timeout(10):
-            while not (call.done() or stage.metric("baton_requests_running")):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await is_running_or_done(stage, call)
         slow.may_open.set()
         answer(*await stage.legs(), [100, 101])
         assert list((await call).choices[0].token_ids) == [100, 101]
