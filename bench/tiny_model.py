@@ -61,7 +61,7 @@ def write_tiny_model(folder: Path, *, seed: int = 0, end: str = END) -> str:
         for name, shape in _shapes()
     }
     save_file(weights, folder / "model.safetensors")
-    _write_tokenizer(folder, end)
+    write_byte_tokenizer(folder, end)
     return str(folder)
 
 
@@ -88,7 +88,8 @@ def _shapes() -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "lm_head.weight", (VOCABULARY, HIDDEN)
 
 
-def _write_tokenizer(folder: Path, end: str) -> None:
+def write_byte_tokenizer(folder: Path, end: str = END) -> None:
+    """Whose tokens are bytes; ``end`` is END_ID."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {piece: number for number, piece in enumerate([*alphabet, end])}
     engine = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))

@@ -3,13 +3,13 @@
 from collections.abc import Collection, Iterable, Sequence
 
 from decode_svc.attempt import Attempt, DecodePlan, DecodeProgress, Grant, Prompted, Row
-from decode_svc.prefixes import Prefixes
 from decode_svc.room import Room
 from decode_svc.sequences import choice_request, prompt_request
 from decode_svc.steps_under_way import StepsUnderWay
 from engine.batch import ModelRunnerOutput, Sample, ScheduledRequest, SchedulerOutput
 from engine.block_manager import BlockManager
 from engine.errors import OutOfBlocks
+from engine.prefixes import Prefixes
 from engine.request import Request, RequestStatus
 from engine.step_under_way import PartUnderWay, StepUnderWay
 from kvtransfer.handoff import FirstSample

@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from engine.batch import ModelRunnerOutput, Sample, ScheduledRequest, SchedulerOutput
-from engine.block_hash import hash_blocks
 from engine.block_manager import BlockManager
 from engine.errors import OutOfBlocks
+from engine.prefixes import Prefixes
 from engine.request import Request, RequestStatus
 from engine.step_under_way import PartUnderWay, StepUnderWay
 
@@ -35,7 +35,7 @@ class MixedScheduler:
         self._block_size = block_size
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_num_seqs = max_num_seqs
-        self._enable_prefix_cache = enable_prefix_cache
+        self._prefixes = Prefixes(blocks, block_size) if enable_prefix_cache else None
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self.num_preemptions = 0
@@ -101,8 +101,8 @@ class MixedScheduler:
             request = part.request
             if request.status.is_finished:
                 continue
-            if request.status is RequestStatus.RUNNING:
-                self._publish(request, part.first_token, part.end_token)
+            if self._prefixes is not None and request.status is RequestStatus.RUNNING:
+                self._prefixes.publish(request, part.first_token, part.end_token)
             if part.place is not None:
                 request.resolve(part.place, samples[0].token_id)
                 if request.status.is_finished:
@@ -155,8 +155,8 @@ class MixedScheduler:
     def _place(self, request: Request) -> bool:
         """Cached blocks for the known prefix and fresh ones for the rest, or nothing and False."""
         cached = []
-        if self._enable_prefix_cache:
-            self._extend_hashes(request, request.num_tokens)
+        if self._prefixes is not None:
+            self._prefixes.extend_hashes(request, request.num_tokens)
             # The last token is always computed: its logits are what the next one is drawn from.
             num_matchable = (request.num_tokens - 1) // self._block_size
             cached = self._blocks.match_prefix(request.block_hashes[:num_matchable])
@@ -206,25 +206,6 @@ class MixedScheduler:
         child.block_table = [*shared, *private]
         copies += zip(partial, private, strict=True)
         self._running.append(child)
-
-    def _publish(self, request: Request, first_token: int, end_token: int) -> None:
-        """Makes the blocks that a step filled matchable: no later step writes them."""
-        first_block, end_block = first_token // self._block_size, end_token // self._block_size
-        if not self._enable_prefix_cache or first_block == end_block:
-            return
-        self._extend_hashes(request, end_token)
-        for index in range(first_block, end_block):
-            self._blocks.register(request.block_table[index], request.block_hashes[index])
-
-    def _extend_hashes(self, request: Request, num_tokens: int) -> None:
-        num_full = num_tokens // self._block_size
-        if num_full > len(request.block_hashes):
-            request.block_hashes = hash_blocks(
-                request.token_ids[: num_full * self._block_size],
-                self._block_size,
-                request.cache_salt,
-                request.block_hashes,
-            )
 
     def _release(self, request: Request) -> None:
         self._blocks.release(request.block_table)

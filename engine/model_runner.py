@@ -34,9 +34,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class ModelRunner:
     """Owns the model, the KV pool and the sampler. After construction, engine thread only."""
 
-    # Tokens of the prompt that warms up, 0: the whole budget. The kernels of a CPU are those of
-    # more tokens by then, and the budget takes seconds.
+    # What warms up: tokens of a prompt, 0 for the whole budget, and sequences of decode steps. The
+    # kernels of a CPU are those of more tokens by then, and the budget takes seconds.
     warm_up_tokens: ClassVar[int] = 64
+    warm_up_batches: ClassVar[tuple[int, ...]] = (1, 8)
 
     def __init__(
         self,
@@ -175,7 +176,7 @@ class ModelRunner:
         began = time.monotonic()
         self.run(SchedulerOutput((self._dummy(num_tokens, 0),)))
         seconds = (time.monotonic() - began) * budget / num_tokens
-        for num_sequences in (1, 8, 32):
+        for num_sequences in self.warm_up_batches:
             if num_sequences <= self._config.max_num_seqs:
                 context = min(64, self.max_model_len - 1)
                 part = self._dummy(1, context)

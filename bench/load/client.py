@@ -12,11 +12,12 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 from baton.client import BatonClient, Sampling
 from baton.v1.gateway_pb2 import GenerateStreamResponse
+from bench.load.outcome import Outcome
 from chassis.errors import ResourceExhausted, ServiceError
 
 # How long a request of ``refusals`` waits for its refusal; one that was admitted is given up then.
@@ -26,28 +27,12 @@ PAUSE_SECONDS = 0.2
 MAX_TOKEN_ID = 250
 
 
-@dataclass(slots=True)
-class Tally:
-    """Seconds, and counts. ``gaps`` lie between two messages of a stream, ``refusals`` between a
-    request and its RESOURCE_EXHAUSTED."""
-
-    gaps: list[float] = field(default_factory=list)
-    first_tokens: list[float] = field(default_factory=list)
-    token_times: list[float] = field(default_factory=list)
-    refusals: list[float] = field(default_factory=list)
-    num_answers: int = 0
-    failures: dict[str, int] = field(default_factory=dict)
-
-    def failed(self, reason: str) -> None:
-        self.failures[reason] = self.failures.get(reason, 0) + 1
-
-
 class Streams:
     """Requests that all generate ``max_tokens``, from prompts that are all different."""
 
-    def __init__(self, client: BatonClient, tally: Tally, options: argparse.Namespace) -> None:
+    def __init__(self, client: BatonClient, outcome: Outcome, options: argparse.Namespace) -> None:
         self._client = client
-        self._tally = tally
+        self._outcome = outcome
         self._rng = random.Random(options.seed)
         self._prompt_tokens: int = options.prompt_tokens
         self._sampling: Sampling = {
@@ -62,12 +47,12 @@ class Streams:
             try:
                 await self.read()
             except ServiceError as error:
-                self._tally.failed(error.reason)
+                self._outcome.failed(error.reason)
                 await asyncio.sleep(error.retry_after or PAUSE_SECONDS)
 
     async def read(self) -> None:
         """One stream from its request to its end."""
-        tally = self._tally
+        outcome = self._outcome
         begun = last = time.perf_counter()
         first = None
         num_tokens = 0
@@ -76,14 +61,14 @@ class Streams:
                 now = time.perf_counter()
                 if first is None:
                     first = now
-                    tally.first_tokens.append(now - begun)
+                    outcome.first_tokens.append(now - begun)
                 else:
-                    tally.gaps.append(now - last)
+                    outcome.gaps.append(now - last)
                 num_tokens += sum(len(delta.token_ids) for delta in message.deltas)
                 last = now
         if first is not None and num_tokens > 1:
-            tally.token_times.append((last - first) / (num_tokens - 1))
-        tally.num_answers += 1
+            outcome.token_times.append((last - first) / (num_tokens - 1))
+        outcome.num_answers += 1
 
     async def be_refused(self) -> None:
         """Asks, and gives up where it is not refused."""
@@ -93,9 +78,9 @@ class Streams:
                 async for _ in stream:
                     pass
         except ResourceExhausted:
-            self._tally.refusals.append(time.perf_counter() - begun)
+            self._outcome.refusals.append(time.perf_counter() - begun)
         except (ServiceError, TimeoutError) as error:
-            self._tally.failed(getattr(error, "reason", "ADMITTED"))
+            self._outcome.failed(getattr(error, "reason", "ADMITTED"))
 
     def _stream(self) -> "aclosing[AsyncGenerator[GenerateStreamResponse, None]]":
         prompt = [self._rng.randrange(MAX_TOKEN_ID) for _ in range(self._prompt_tokens)]
@@ -137,10 +122,10 @@ async def until_told(work: Awaitable[None], at_end: Callable[[], str]) -> str:
 
 
 async def run(options: argparse.Namespace) -> str:
-    tally = Tally()
+    outcome = Outcome()
     async with BatonClient(options.address) as client:
-        work = KINDS[options.kind](Streams(client, tally, options), options)
-        return await until_told(work, lambda: json.dumps(asdict(tally)))
+        work = KINDS[options.kind](Streams(client, outcome, options), options)
+        return await until_told(work, lambda: json.dumps(asdict(outcome)))
 
 
 def main() -> None:

@@ -3,33 +3,10 @@
 import asyncio
 import json
 import sys
-from dataclasses import dataclass, field
 from typing import Self
 
+from bench.load.outcome import Outcome
 from bench.load.stack import give_way
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What the clients of one or more processes met, in seconds."""
-
-    gaps: list[float] = field(default_factory=list)
-    first_tokens: list[float] = field(default_factory=list)
-    token_times: list[float] = field(default_factory=list)
-    refusals: list[float] = field(default_factory=list)
-    num_answers: int = 0
-    failures: dict[str, int] = field(default_factory=dict)
-
-    def __add__(self, other: "Outcome") -> "Outcome":
-        reasons = {*self.failures, *other.failures}
-        return Outcome(
-            self.gaps + other.gaps,
-            self.first_tokens + other.first_tokens,
-            self.token_times + other.token_times,
-            self.refusals + other.refusals,
-            self.num_answers + other.num_answers,
-            {each: self.failures.get(each, 0) + other.failures.get(each, 0) for each in reasons},
-        )
 
 
 class ClientProcess:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batonctl.service_spec import Role
-from bench.load.clients import ClientProcess, Outcome
+from bench.load.clients import ClientProcess
+from bench.load.outcome import Outcome
 from bench.load.samples import Sample, mb_per_minute, take_sample
 from bench.load.stack import Stack, running_stack
 from bench.results import Figure

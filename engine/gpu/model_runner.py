@@ -38,6 +38,7 @@ class GpuModelRunner(ModelRunner):
     """Decode steps replay a graph once ``warm_up`` has captured them; all others are eager."""
 
     warm_up_tokens = 0
+    warm_up_batches = (1, 8, 32)
 
     def __init__(
         self,

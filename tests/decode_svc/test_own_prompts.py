@@ -3,7 +3,7 @@
 from decode_svc.attempt import DecodePlan, DecodeProgress
 from engine.batch import ModelRunnerOutput, Sample
 from engine.request import RequestStatus
-from tests.decode_svc.test_scheduler import BLOCK_SIZE, EOS, House, draw
+from tests.decode_svc.house import BLOCK_SIZE, EOS, House, draw
 
 
 def advance(house: House, token_id: int = 60) -> tuple[DecodePlan, DecodeProgress]:

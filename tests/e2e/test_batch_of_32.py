@@ -15,12 +15,13 @@ import pytest
 from baton.client import BatonClient
 from baton.v1.generation_pb2 import SamplingParams as SamplingParamsPb
 from baton.v1.generation_pb2 import TokenLogprobs
+from bench.tiny_model import tiny_prompt
 from engine.config import EngineConfig
 from engine.llm_engine import LLMEngine
-from tests.e2e import tiny_model as tiny
 from tests.e2e.engine_reference import EOS_TOKEN_IDS, Reference
 from tests.e2e.gateway_process import gateway_for
 from tests.e2e.split_client import split_client
+from tests.e2e.tiny_model import POOL
 from tests.e2e.worker_process import WorkerProcess, running
 from tests.engine.near_ties import equal_up_to_a_near_tie
 from worker.leg import params_from_pb
@@ -109,7 +110,7 @@ async def answer_together(stack: Stack, requests: Sequence[Request]) -> list[lis
 
 def make_requests(kinds: Sequence[dict[str, Any]]) -> list[Request]:
     return [
-        (tiny.tiny_prompt(1 + 7 * index, seed=index), sampling(index, kinds))
+        (tiny_prompt(1 + 7 * index, seed=index), sampling(index, kinds))
         for index in range(NUM_REQUESTS)
     ]
 
@@ -118,7 +119,7 @@ async def test_float32_is_the_same_to_the_bit_as_alone_and_unsplit(
     tiny_model: str, traces: Path
 ) -> None:
     requests = make_requests(KINDS)
-    with stack(traces, tiny_model, *tiny.POOL) as running_stack:
+    with stack(traces, tiny_model, *POOL) as running_stack:
         received = await answer_together(running_stack, requests)
     alone = Reference(tiny_model)
     for (token_ids, options), got in zip(requests, received, strict=True):
@@ -135,7 +136,7 @@ async def test_lower_precision_differs_from_alone_and_unsplit_only_at_near_ties(
 ) -> None:
     """Without truncation, whose border is a near-tie of its own."""
     requests = make_requests(KINDS[:2])
-    flags = ("--dtype", "bfloat16", "--quantization", quantization, *tiny.POOL)
+    flags = ("--dtype", "bfloat16", "--quantization", quantization, *POOL)
     with stack(traces, tiny_model, *flags) as running_stack:
         received = await answer_together(running_stack, requests)
     engine = LLMEngine(

@@ -12,11 +12,11 @@ import pytest
 
 from baton.client import BatonClient
 from batonctl.ports import find_free_ports
+from bench.tiny_model import tiny_prompt
 from chassis.errors import Unavailable
 from tests.e2e.metrics_page import read_counter
 from tests.e2e.service_process import ServiceProcess, running_service
 from tests.e2e.split_client import split_client
-from tests.e2e.tiny_model import tiny_prompt
 from tests.e2e.worker_process import WorkerProcess, running
 
 POOL = ("--kv-memory-bytes", str(16 << 20))

@@ -15,12 +15,13 @@ import pytest
 
 from baton.client import BatonClient
 from baton.v1 import gateway_pb2, worker_pb2
+from bench.tiny_model import tiny_prompt
 from chassis.errors import ServiceError
 from tests.e2e.engine_reference import Reference
 from tests.e2e.gateway_process import running_gateway
 from tests.e2e.service_process import ServiceProcess
 from tests.e2e.split_client import SplitClient, split_client
-from tests.e2e.tiny_model import POOL, tiny_prompt
+from tests.e2e.tiny_model import POOL
 from tests.e2e.worker_process import WorkerProcess, running
 
 PATIENCE = 120.0

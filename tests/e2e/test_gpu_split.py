@@ -10,12 +10,12 @@ import torch
 
 from baton.client import BatonClient
 from baton.v1.generation_pb2 import SamplingParams as SamplingParamsPb
+from bench.tiny_model import tiny_prompt
 from engine.config import EngineConfig
 from engine.llm_engine import LLMEngine
 from tests.e2e.engine_reference import EOS_TOKEN_IDS
 from tests.e2e.gateway_process import gateway_for
 from tests.e2e.metrics_page import read_counter
-from tests.e2e.tiny_model import tiny_prompt
 from tests.e2e.worker_process import WorkerProcess, running
 from worker.leg import params_from_pb
 

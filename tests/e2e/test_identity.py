@@ -12,11 +12,12 @@ from baton.client import BatonClient
 from baton.v1 import generation_pb2
 from batonctl.doctor.check import Verdict
 from batonctl.doctor.running import check_gateway, check_workers
+from bench.tiny_model import END_ID
 from chassis.errors import ServiceError, Unavailable
 from tests.e2e.gateway_process import running_gateway
 from tests.e2e.metrics_page import read_counter
 from tests.e2e.service_process import running_service
-from tests.e2e.tiny_model import END_ID, write_tiny_model
+from tests.e2e.tiny_model import write_tiny_model
 from tests.e2e.worker_process import WorkerProcess, running
 
 POOL = ("--kv-memory-bytes", str(8 << 20))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from baton.client import BatonClient
+from bench.tiny_model import END_ID, tiny_prompt
 from chassis.sampling_ranges import (
     MAX_CHOICES,
     MAX_STOP_BYTES,
@@ -15,7 +16,7 @@ from chassis.sampling_ranges import (
 )
 from tests.e2e.gateway_process import gateway_for
 from tests.e2e.split_client import split_client
-from tests.e2e.tiny_model import CASE, END_ID, POOL, tiny_prompt
+from tests.e2e.tiny_model import CASE, POOL
 from tests.e2e.worker_process import WorkerProcess, running
 
 VOCAB_SIZE: int = CASE.settings["vocab_size"]

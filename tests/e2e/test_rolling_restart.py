@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from baton.client import BatonClient
+from bench.tiny_model import tiny_prompt
 from chassis.model_store import resolve
 from gateway.tokenizer import load_tokenizer
 from tests.e2e.engine_reference import Reference
@@ -16,7 +17,7 @@ from tests.e2e.gateway_process import running_gateway
 from tests.e2e.service_process import ServiceProcess
 from tests.e2e.split_client import split_client
 from tests.e2e.steady_load import Question, steady_load
-from tests.e2e.tiny_model import POOL, tiny_prompt
+from tests.e2e.tiny_model import POOL
 from tests.e2e.worker_process import WorkerProcess, running
 
 PATIENCE = 120.0

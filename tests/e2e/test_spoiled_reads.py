@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from baton.client import BatonClient
+from bench.tiny_model import tiny_prompt
 from tests.e2e.engine_reference import Reference
 from tests.e2e.gateway_process import running_gateway
 from tests.e2e.metrics_page import read_counter
 from tests.e2e.service_process import running_service
 from tests.e2e.split_client import split_client
-from tests.e2e.tiny_model import POOL, tiny_prompt
+from tests.e2e.tiny_model import POOL
 
 # Fewer than open the circuit of a worker.
 NUM_SPOILED = 4

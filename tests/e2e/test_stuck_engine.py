@@ -9,9 +9,10 @@ from typing import Any
 import grpc
 import pytest
 
+from bench.tiny_model import tiny_prompt
 from tests.e2e.service_process import ServiceProcess, running_service
 from tests.e2e.split_client import SplitClient, is_quiet, split_client
-from tests.e2e.tiny_model import POOL, tiny_prompt
+from tests.e2e.tiny_model import POOL
 from tests.e2e.worker_process import running
 
 LONG: dict[str, Any] = {"temperature": 0.0, "max_tokens": 30_000, "ignore_eos": True}

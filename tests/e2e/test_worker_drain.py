@@ -12,11 +12,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton.v1 import decode_pb2
+from bench.tiny_model import tiny_prompt
 from chassis.channel import open_channel
 from chassis.health import NOT_SERVING, SERVING
 from chassis.status import from_rpc_error
 from tests.e2e.split_client import Attempt, SplitClient, is_quiet, split_client
-from tests.e2e.tiny_model import POOL, tiny_prompt
+from tests.e2e.tiny_model import POOL
 from tests.e2e.worker_process import WorkerProcess, running
 
 LONG: dict[str, Any] = {"temperature": 0.0, "max_tokens": 30_000, "ignore_eos": True}

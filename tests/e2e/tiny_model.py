@@ -1,14 +1,12 @@
 """A model of a few kilobytes: what counts in these tests is who serves it, not what it says."""
 
-import json
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig
 
+from bench.tiny_model import END, write_byte_tokenizer
 from tests.engine.models.tiny_checkpoint import Case, write_checkpoint
 
-END, END_ID = "</s>", 256
 CASE = Case(
     "tiny",
     LlamaConfig,
@@ -33,19 +31,5 @@ def write_tiny_model(folder: Path, *, seed: int = 0, end: str = END) -> str:
     Another ``seed`` gives other weights and another ``end`` another vocabulary, nothing else.
     """
     write_checkpoint(CASE, folder, seed)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {piece: number for number, piece in enumerate([*alphabet, end])}
-    engine = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    engine.decoder = decoders.ByteLevel()
-    engine.add_special_tokens([end])
-    engine.save(str(folder / "tokenizer.json"))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    write_byte_tokenizer(folder, end)
     return str(folder)
-
-
-def tiny_prompt(num_tokens: int, seed: int) -> list[int]:
-    """Tokens that no other seed begins with."""
-    text = f"{seed:08}".encode() * num_tokens
-    return [each % 256 for each in text[:num_tokens]]

@@ -150,6 +150,7 @@ async def test_what_has_more_tokens_than_may_be_in_flight_runs_alone() -> None:
     await parked(huge, admission, 1)
     admission.leave(1)
     await huge
+    assert (admission.in_flight, admission.tokens_in_flight) == (1, 50)
     small = asyncio.create_task(admission.enter(1))
     await parked(small, admission, 1)
     admission.leave(50)
@@ -177,6 +178,7 @@ async def test_a_limit_that_grows_lets_in_who_waits() -> None:
     limit = 20
     admission.admit_waiting()
     await task
+    assert admission.tokens_in_flight == 14
 
 
 @given(
