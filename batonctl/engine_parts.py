@@ -14,9 +14,7 @@ def missing_engine_parts() -> list[str]:
     return [part for part in ENGINE_PARTS if find_spec(part) is None]
 
 
-def require_engine() -> None:
-    """CommandError if workers cannot run here: asked before anything starts."""
+def require_engine(what: str = "workers cannot run here") -> None:
+    """CommandError, saying ``what``, without the extra: asked before anything starts."""
     if missing := missing_engine_parts():
-        raise CommandError(
-            f"workers cannot run here without {', '.join(missing)}", hint=INSTALL_ENGINE
-        )
+        raise CommandError(f"{what} without {', '.join(missing)}", hint=INSTALL_ENGINE)

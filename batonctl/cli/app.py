@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from batonctl.cli import ask, machine, run, trace
+from batonctl.cli import ask, kernels, machine, run, trace
 
 app = typer.Typer(
     help="Baton serves large language models from separate prefill and decode services.",
@@ -43,3 +43,4 @@ app.command()(machine.pull)
 app.command()(machine.models)
 app.command()(machine.doctor)
 app.command()(machine.health)
+app.add_typer(kernels.app, name="kernels")

@@ -15,7 +15,6 @@ from engine.batch import ForwardBatch
 from engine.kv_cache import KvCache
 
 _WORKSPACE_BYTES = 256 << 20
-HEAD_DIMS = (64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,15 +27,22 @@ GPU_PREFILL_TABLE = (
     GpuPrefillChoice(None, "fa2", note="what runs everywhere"),
 )
 
+FLASHINFER_HEAD_DIMS = (64, 128, 256)
+
+
+def prefill_choice(capability: tuple[int, int]) -> GpuPrefillChoice:
+    """The first row that fits."""
+    return next(row for row in GPU_PREFILL_TABLE if row.capability in (capability, None))
+
 
 def create_gpu_attention(kv_cache: KvCache) -> TritonAttention:
     """The fastest backend for this pool on the current GPU."""
     tensor = kv_cache.tensor
     if tensor.dtype == torch.bfloat16 and find_spec("flashinfer") is not None:
-        from engine.attention.flashinfer_backend import HEAD_DIMS, FlashInferAttention
+        from engine.attention.flashinfer_backend import FlashInferAttention
 
-        if tensor.shape[-1] in HEAD_DIMS:
+        if tensor.shape[-1] in FLASHINFER_HEAD_DIMS:
             capability = torch.cuda.get_device_capability(tensor.device)
-            choice = next(row for row in GPU_PREFILL_TABLE if row.capability in (capability, None))
-            return FlashInferAttention(kv_cache, backend=choice.backend)
+            backend = prefill_choice(capability).backend
+            return FlashInferAttention(kv_cache, backend=backend)
     return TritonAttention(kv_cache)

@@ -1,57 +1,80 @@
 """Measures where the GEMM backends of quantised weights cross.
 
-``python -m engine.kernels.measure`` prints this machine's part of ``GEMM_TABLE``. Weights of
-several layers are cycled through, so that they come from memory as in a real step.
+Weights of several layers are cycled through, so that they come from memory as in a real step.
 """
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
+from engine.kernels.gemm_row import WeightKind
 from engine.kernels.int4_linear import Int4Weight, int4_linear, int4_linear_dequantizing
 from engine.kernels.int8_linear import Int8Weight, int8_linear, int8_linear_dequantizing
-from engine.kernels.select import GemmRow, WeightKind
 from engine.weights.quantize import quantize_q4, quantize_q8
 
 TOKEN_COUNTS = (1, 4, 8, 16, 24, 32, 40, 48, 64, 96, 128, 256)
 # SmolLM2-135M: a layer's four GEMMs, and the head.
-LAYER_SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536))
-HEAD_SHAPES = ((49152, 576),)
+SHAPES: Mapping[WeightKind, Sequence[tuple[int, int]]] = {
+    "q4": ((960, 576), (576, 576), (3072, 576), (576, 1536)),
+    "q8": ((49152, 576),),
+}
+# What a caller of ``measure_crossing`` for each kind is told of.
+NUM_MEASUREMENTS = len(TOKEN_COUNTS) * len(SHAPES)
 _COPIES = 4
-_REPEATS = 5
+_REPEATS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Seconds of both backends by number of tokens, and the row of the table that follows."""
+    """Seconds of both backends by number of tokens, and up to which number int4 should run."""
 
-    row: GemmRow
+    weights: WeightKind
     int4_seconds: dict[int, float]
     dequantize_seconds: dict[int, float]
+
+    @property
+    def int4_up_to(self) -> int:
+        """The number that loses the least over all that were measured, 0 for none.
+
+        One lucky time far off the crossing does not move it there: all the others in between lose.
+        """
+        counts = sorted(self.int4_seconds)
+
+        def loss(last: int) -> float:
+            return sum(
+                max(self._ratio(count) if count <= last else 1 / self._ratio(count), 1.0)
+                for count in counts
+            )
+
+        return min((0, *counts), key=loss)
+
+    def _ratio(self, count: int) -> float:
+        return self.int4_seconds[count] / self.dequantize_seconds[count]
 
 
 def measure_crossing(
     weights: WeightKind,
     shapes: Sequence[tuple[int, int]],
     token_counts: Sequence[int] = TOKEN_COUNTS,
+    *,
+    advance: Callable[[], None] = lambda: None,
 ) -> Crossing:
-    """Times both backends on random weights; the row names the last count that int4 wins."""
+    """Times both backends on random weights; ``advance`` is called after each number of tokens."""
     int4: dict[int, float] = {}
     dequantize: dict[int, float] = {}
-    cases = [_case(weights, shape) for shape in shapes]
-    for count in token_counts:
-        int4[count] = sum(_seconds(case.int4, case.num_columns, count) for case in cases)
-        dequantize[count] = sum(
-            _seconds(case.dequantize, case.num_columns, count) for case in cases
-        )
-    wins = [count for count in token_counts if int4[count] <= dequantize[count]]
-    architecture = torch.backends.cpu.get_cpu_capability()
-    row = GemmRow(weights, architecture, max(wins, default=0), "int4")
-    return Crossing(row, int4, dequantize)
+    with torch.inference_mode():
+        cases = [_case(weights, shape) for shape in shapes]
+        for count in token_counts:
+            int4[count] = sum(_seconds(case.int4, case.num_columns, count) for case in cases)
+            dequantize[count] = sum(
+                _seconds(case.dequantize, case.num_columns, count) for case in cases
+            )
+            advance()
+    return Crossing(weights, int4, dequantize)
 
 
 _Gemm = Callable[[torch.Tensor], torch.Tensor]
@@ -88,23 +111,3 @@ def _seconds(gemms: Sequence[_Gemm], num_columns: int, num_tokens: int) -> float
         gemm(x)
         times.append(time.perf_counter() - start)
     return statistics.median(times)
-
-
-def main() -> None:
-    torch.set_num_threads(1)
-    with torch.inference_mode():
-        crossings = [
-            measure_crossing("q4", LAYER_SHAPES),
-            measure_crossing("q8", HEAD_SHAPES),
-        ]
-    for crossing in crossings:
-        print(crossing.row)
-        for count, seconds in crossing.int4_seconds.items():
-            other = crossing.dequantize_seconds[count]
-            print(
-                f"  {count:4} tokens: int4 {seconds * 1e3:8.3f} ms, dequantize {other * 1e3:8.3f}"
-            )
-
-
-if __name__ == "__main__":
-    main()

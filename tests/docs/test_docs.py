@@ -14,7 +14,9 @@ from prefill_svc.config import PrefillSettings
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PACKAGES = ("batonctl", "chassis", "decode_svc", "gateway", "kvtransfer", "prefill_svc", "worker")
+PACKAGES = (
+    "batonctl", "chassis", "decode_svc", "engine", "gateway", "kvtransfer", "prefill_svc", "worker",
+)  # fmt: skip
 SOURCES = {
     path: path.read_text() for package in PACKAGES for path in (ROOT / package).rglob("*.py")
 }
@@ -69,6 +71,7 @@ def test_metrics_exist(page: Path) -> None:
 @PAGE
 def test_commands_exist(page: Path) -> None:
     commands = {c.name or c.callback.__name__ for c in app.registered_commands if c.callback}
+    commands |= {str(group.name) for group in app.registered_groups}
     named = set(re.findall(r"(?:`|^|/)baton ([a-z]+)", page.read_text(), re.MULTILINE))
     assert named <= commands
 

@@ -18,14 +18,15 @@ class DecodeShape:
     num_warps: int
     num_stages: int
     merged: int
+    note: str
 
 
 # Llama 3.1 8B on an H200: ms of a whole decode step, best of what was tried.
 DECODE_TABLE = (
-    DecodeShape(8, 1, 64, 4, 4, 8),  # 1 x 1024: 4.04; as the next row 4.10
-    DecodeShape(128, 1, 128, 4, 5, 8),  # 8 x 1024: 4.78
-    DecodeShape(512, 1, 64, 4, 8, 4),  # 32 x 1024: 5.66, 32 x 4096: 8.65
-    DecodeShape(1 << 30, 1, 128, 4, 3, 2),  # 128 x 1024: 9.42, 256: 15.3, 128 x 4096: 21.5
+    DecodeShape(8, 1, 64, 4, 4, 8, "1 x 1024: 4.04; as the next row 4.10"),
+    DecodeShape(128, 1, 128, 4, 5, 8, "8 x 1024: 4.78"),
+    DecodeShape(512, 1, 64, 4, 8, 4, "32 x 1024: 5.66, 32 x 4096: 8.65"),
+    DecodeShape(1 << 30, 1, 128, 4, 3, 2, "128 x 1024: 9.42, 256: 15.3, 128 x 4096: 21.5"),
 )
 # Rows of K this long, in bytes, fill shared memory with smaller tiles.
 _LONG_ROW_BYTES = 512

@@ -3,8 +3,9 @@
 import pytest
 
 from engine.errors import ConfigurationError
-from engine.kernels.measure import measure_crossing
-from engine.kernels.select import GEMM_TABLE, GemmRow, WeightKind, find_row, select_gemm
+from engine.kernels.gemm_row import GemmRow, WeightKind
+from engine.kernels.measure import Crossing, measure_crossing
+from engine.kernels.select import GEMM_TABLE, find_row, gemm_choices, select_gemm
 
 
 @pytest.mark.parametrize("weights", ["dense", "q4", "q8"])
@@ -38,11 +39,42 @@ def test_this_machine_has_a_backend(weights: WeightKind) -> None:
 
 
 @pytest.mark.parametrize("weights", ["q4", "q8"])
-def test_a_measurement_gives_a_row_of_the_table(weights: WeightKind) -> None:
-    crossing = measure_crossing(weights, [(64, 32)], token_counts=(1, 4))
-    assert crossing.row.weights == weights
-    assert crossing.row.max_tokens in (0, 1, 4)
-    assert find_row((crossing.row, *GEMM_TABLE), weights, crossing.row.architecture, 10**6)
+def test_a_measurement_times_both_backends(weights: WeightKind) -> None:
+    told: list[None] = []
+    crossing = measure_crossing(weights, [(64, 32)], (1, 4), advance=lambda: told.append(None))
+    assert crossing.weights == weights
+    assert crossing.int4_up_to in (0, 1, 4)
+    assert len(told) == 2
     for seconds in (crossing.int4_seconds, crossing.dequantize_seconds):
         assert set(seconds) == {1, 4}
         assert min(seconds.values()) > 0
+
+
+@pytest.mark.parametrize(
+    ("int4", "up_to"),
+    [
+        ({1: 1.0, 8: 8.0, 16: 16.0, 32: 32.0}, 8),
+        ({1: 1.0, 8: 2.0, 16: 4.0, 32: 8.0}, 32),
+        ({1: 20.0, 8: 30.0, 16: 40.0, 32: 50.0}, 0),
+        # One lucky time beyond the crossing.
+        ({1: 1.0, 8: 8.0, 16: 30.0, 32: 9.0}, 8),
+    ],
+    ids=["between", "always", "never", "outlier"],
+)
+def test_the_switch_loses_least(int4: dict[int, float], up_to: int) -> None:
+    crossing = Crossing("q4", int4, dict.fromkeys(int4, 10.0))
+    assert crossing.int4_up_to == up_to
+
+
+def test_the_choices_in_words_are_those_that_are_made() -> None:
+    table = (
+        GemmRow("q4", "*", 3, "int4"),
+        GemmRow("q4", "*", None, "dequantize"),
+        GemmRow("q4", "*", 5, "int4"),
+        *GEMM_TABLE,
+    )
+    q4 = [choice for choice in gemm_choices(table) if choice.subject == "q4 weights"]
+    assert [(choice.batch, choice.backend) for choice in q4] == [
+        ("1 to 3 tokens", "int4"),
+        ("from 4 tokens", "dequantize"),
+    ]

@@ -1,0 +1,125 @@
+"""What `baton kernels tune` measured on this machine, kept in the user's cache.
+
+It only says up to how many tokens the one backend of a quantised weight is faster than the other,
+which is as right: a file can cost time, and no more. Dense weights have one backend and no place
+here, because workers of a pair must multiply them alike (docs/adr/0008-float32-is-exact.md).
+"""
+
+import json
+import logging
+import os
+import re
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from engine.kernels.gemm_row import GemmRow, WeightKind
+
+KINDS: tuple[WeightKind, ...] = ("q4", "q8")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a measurement holds for; ``capability`` is torch's name of the vector instructions."""
+
+    cpu: str
+    capability: str
+    torch: str
+    baton: str
+
+    @classmethod
+    def here(cls) -> Self:
+        return cls(
+            cpu=_cpu_name(),
+            capability=torch.backends.cpu.get_cpu_capability(),
+            torch=torch.__version__,
+            baton=version("baton-serve"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TunedTable:
+    """``int4_up_to``: tokens by kind of weight. ``date`` and ``threads`` are for people."""
+
+    machine: Machine
+    date: str
+    threads: int
+    int4_up_to: dict[WeightKind, int]
+
+    def rows(self) -> list[GemmRow]:
+        """They stand for all numbers of tokens, so that no row after them applies."""
+        note = f"measured here on {self.date}, threads: {self.threads}"
+        architecture = self.machine.capability
+        rows = []
+        for kind, max_tokens in self.int4_up_to.items():
+            rows.append(GemmRow(kind, architecture, max_tokens, "int4", note))
+            rows.append(GemmRow(kind, architecture, None, "dequantize", note))
+        return rows
+
+    def write(self) -> Path:
+        """Puts it where ``read_tuned`` finds it, at once or not at all; OSError where it cannot."""
+        path = tuned_path(self.machine)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}.part")
+        part.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        return part.replace(path)
+
+
+def tuned_path(machine: Machine) -> Path:
+    """In BATON_KERNEL_DIR, by default ``~/.cache/baton/kernels``; a home may serve many CPUs."""
+    given = os.environ.get("BATON_KERNEL_DIR")
+    folder = Path(given).expanduser() if given else Path.home() / ".cache" / "baton" / "kernels"
+    slug = re.sub(r"[^a-z0-9]+", "-", f"{machine.cpu} {machine.capability}".lower()).strip("-")
+    return folder / f"gemm-{slug}.json"
+
+
+def read_tuned() -> TunedTable | None:
+    """This machine's table. None where there is none, or it is broken or of other versions, which
+    the log says."""
+    here = Machine.here()
+    path = tuned_path(here)
+    try:
+        table = _parse(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("%s is ignored, it is broken: %s: %s", path, type(error).__name__, error)
+        return None
+    if table.machine != here:
+        log.warning(
+            "%s is ignored, it was measured with torch %s and Baton %s: `baton kernels tune` "
+            "measures again",
+            path,
+            table.machine.torch,
+            table.machine.baton,
+        )
+        return None
+    return table
+
+
+def _parse(stored: dict[str, Any]) -> TunedTable:
+    """Raises ValueError, KeyError or TypeError for what `write` has not written."""
+    counts = stored["int4_up_to"]
+    for kind in KINDS:
+        if type(counts[kind]) is not int or counts[kind] < 0:
+            raise ValueError(f"int4_up_to of {kind} is {counts[kind]!r}")
+    return TunedTable(
+        machine=Machine(**stored["machine"]),
+        date=str(stored["date"]),
+        threads=int(stored["threads"]),
+        int4_up_to={kind: counts[kind] for kind in KINDS},
+    )
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return "unknown"
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "unknown")
