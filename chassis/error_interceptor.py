@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import grpc
@@ -49,11 +49,13 @@ class ErrorInterceptor(CallInterceptor):
             await abort(context, self._table.translate(error))
 
 
-async def abort(context: Context, error: ServiceError) -> None:
+async def abort(
+    context: Context, error: ServiceError, trailers: Sequence[tuple[str, str]] = ()
+) -> None:
     """Ends the call with the error's status; raises grpc.aio.AbortError."""
     status = to_status(error)
-    trailers = ((DETAILS_KEY, status.SerializeToString()),)
-    await context.abort(status_code(error), status.message, trailers)
+    details = (DETAILS_KEY, status.SerializeToString())
+    await context.abort(status_code(error), status.message, (details, *trailers))
 
 
 def _cancelled_by_peer() -> bool:

@@ -8,6 +8,7 @@ import grpc.aio
 from grpc_reflection.v1alpha import reflection
 
 from chassis.channel import MESSAGE_LIMIT, PUBLIC, WINDOW_OPTIONS, Options, Profile, bind
+from chassis.door_interceptor import Door, DoorInterceptor
 from chassis.error_interceptor import ErrorInterceptor
 from chassis.error_table import ErrorTable
 from chassis.health import SERVICE_NAME as HEALTH_NAME
@@ -70,6 +71,7 @@ class Server:
         *,
         errors: ErrorTable,
         profile: Profile = PUBLIC,
+        door: Door | None = None,
         guard: Guard | None = None,
         reuse_port: bool = False,
         untraced: Sequence[str] = (),
@@ -79,6 +81,7 @@ class Server:
         self._services = tuple(services)
         self.grpc = grpc.aio.server(
             interceptors=(
+                *((DoorInterceptor(door),) if door is not None else ()),
                 TraceInterceptor(untraced),
                 ErrorInterceptor(errors),
                 RequestInterceptor(MESSAGE_LIMIT, guard),
@@ -118,6 +121,7 @@ def create_server(
     *,
     errors: ErrorTable | None = None,
     profile: Profile = PUBLIC,
+    door: Door | None = None,
     guard: Guard | None = None,
     reuse_port: bool = False,
     untraced: Sequence[str] = (),
@@ -125,8 +129,8 @@ def create_server(
     """A server that is not started yet.
 
     ``errors`` translates the exceptions of the packages below; ``profile`` says how it watches its
-    callers; ``guard`` may refuse requests by their bytes; ``reuse_port`` lets several
-    processes share the port; ``untraced`` names methods or services, by prefix
+    callers; ``door`` may refuse calls unread, ``guard`` messages by their bytes; ``reuse_port``
+    lets several processes share the port; ``untraced`` names methods or services, by prefix
     (``/baton.v1.KvTransferService/``), that get no span of their own.
     """
     return Server(
@@ -134,6 +138,7 @@ def create_server(
         services,
         errors=errors or ErrorTable(),
         profile=profile,
+        door=door,
         guard=guard,
         reuse_port=reuse_port,
         untraced=untraced,

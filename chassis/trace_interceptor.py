@@ -40,12 +40,7 @@ class TraceInterceptor(CallInterceptor):
 
     @asynccontextmanager
     async def around(self, call: Call, context: Context) -> AsyncIterator[None]:
-        span = start_span(
-            call.name,
-            parent=extract(call.metadata),
-            kind=SpanKind.SERVER,
-            attributes={"rpc.system.name": "grpc", "rpc.method": call.method.removeprefix("/")},
-        )
+        span = start_call_span(call)
         set_current_span(span)
         set_request_id(span.trace_id)
         code = grpc.StatusCode.UNKNOWN
@@ -61,10 +56,21 @@ class TraceInterceptor(CallInterceptor):
             code = context.code() or grpc.StatusCode.UNKNOWN
             raise
         finally:
-            _end(span, code, context.details())
+            end_call_span(span, code, context.details())
 
 
-def _end(span: Span, code: grpc.StatusCode, details: str | bytes | None) -> None:
+def start_call_span(call: Call) -> Span:
+    """The SERVER span of a call, in the caller's trace."""
+    return start_span(
+        call.name,
+        parent=extract(call.metadata),
+        kind=SpanKind.SERVER,
+        attributes={"rpc.system.name": "grpc", "rpc.method": call.method.removeprefix("/")},
+    )
+
+
+def end_call_span(span: Span, code: grpc.StatusCode, details: str | bytes | None) -> None:
+    """Ends the span of a call with its status."""
     span.set({"rpc.response.status_code": code.name})
     if code in SERVER_FAULTS:
         text = details.decode(errors="replace") if isinstance(details, bytes) else details

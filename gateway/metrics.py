@@ -86,6 +86,10 @@ class GatewayMetrics:
         self._requests.labels(code, reason).inc()
         self._duration.observe(seconds)
 
+    def refused(self, code: str, reason: str) -> None:
+        """A request was turned away unread."""
+        self._requests.labels(code, reason).inc()
+
     def generated(self, generation: Generation, arrived_at: float) -> None:
         """Observes the token times of a request that produced something."""
         first, last = generation.first_token_at, generation.last_token_at

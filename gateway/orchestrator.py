@@ -55,6 +55,12 @@ class Orchestrator:
         """What a request may ask of the model and of the workers that are ready now."""
         return ModelLimits.of(self._tokenizer, self._router.max_context_tokens())
 
+    def check_room(self) -> None:
+        """Raises ResourceExhausted (QUEUE_FULL) where no request that comes now finds room."""
+        # One that drains has more to say than that.
+        if not self._is_draining:
+            self._admission.check_room()
+
     @asynccontextmanager
     async def generate(
         self, request: generation_pb2.GenerateRequest, clock: RequestClock, span: Span

@@ -79,6 +79,7 @@ async def serve(
         server = create_server(
             settings.server,
             SERVICES,
+            door=servicer.door,
             guard=RequestGuard(ModelLimits.of(tokenizer)),
             reuse_port=shares_port,
         )

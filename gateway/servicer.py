@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import grpc.aio
 
 from baton.v1 import gateway_pb2, gateway_pb2_grpc, generation_pb2
+from chassis.door_interceptor import Door
 from chassis.errors import DeadlineExceeded, NotFound, ServiceError, Violation
 from chassis.message_size import check_answer
 from chassis.reasons import Reason
@@ -24,6 +25,10 @@ from gateway.request_clock import RequestClock
 from gateway.router import Router
 from gateway.text_work import TextWork
 from gateway.tokenizer import Tokenizer
+
+GENERATING = frozenset(
+    f"/baton.v1.GenerationService/{method}" for method in ("Generate", "GenerateStream")
+)
 
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
@@ -54,6 +59,11 @@ class GenerationServicer(gateway_pb2_grpc.GenerationServiceServicer):
         self._memory = memory
         self._metrics = metrics
         self._max_request_seconds = max_request_seconds
+
+    @property
+    def door(self) -> Door:
+        """What turns away generations while the queue is full."""
+        return Door(GENERATING, self._check_room)
 
     async def Generate(
         self, request: generation_pb2.GenerateRequest, context: _Context
@@ -154,6 +164,13 @@ class GenerationServicer(gateway_pb2_grpc.GenerationServiceServicer):
                 finally:
                     self._metrics.generated(generation, clock.arrived_at)
                     span.set(_usage_attributes(generation))
+
+    def _check_room(self) -> None:
+        try:
+            self._orchestrator.check_room()
+        except ServiceError as error:
+            self._metrics.refused(status_code(error).name, error.reason)
+            raise
 
     @contextmanager
     def _counted(self, clock: RequestClock) -> Iterator[None]:

@@ -18,8 +18,6 @@ from chassis.status import from_rpc_error
 log = logging.getLogger(__name__)
 
 _OPEN_SECONDS = 5.0
-# Rows of a step that are handed out before others have their turn: a millisecond or so.
-_ROWS_AT_ONCE = 8
 # A worker that takes no message for this long is lost.
 _STALL_SECONDS = 5.0
 
@@ -187,14 +185,15 @@ class Session:
     async def _deliver(self, step: decode_pb2.StepOutputs) -> None:
         """Hands each row to its attempt; rows of attempts that were cancelled are dropped.
 
-        A few at a time: what they wake, and whoever else waits for the loop, has its turn between.
+        One a turn of the loop: each makes a write, and gRPC hands the loop one finished thing a
+        turn, in order. More writes would queue up before whatever else arrives, such as requests.
         """
         sinks = self._sinks
         logprobs = {row.row: row.logprobs for row in step.logprobs}
         finishes = {row.row: row.finish for row in step.finishes}
         rows = zip(step.handles, step.choices, step.indices, step.token_ids, strict=True)
         for row, (handle, choice, index, token_id) in enumerate(rows):
-            if row % _ROWS_AT_ONCE == _ROWS_AT_ONCE - 1:
+            if row:
                 await asyncio.sleep(0)
             sink = sinks.get(handle)
             if sink is None:

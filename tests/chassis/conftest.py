@@ -12,6 +12,7 @@ import pytest
 from baton.v1 import gateway_pb2_grpc
 from chassis import telemetry
 from chassis.channel import PUBLIC, Profile, open_channel
+from chassis.door_interceptor import Door
 from chassis.error_table import ErrorTable
 from chassis.server import Server, ServerSettings, create_server
 
@@ -52,9 +53,10 @@ async def serving(
     errors: ErrorTable | None = None,
     untraced: Sequence[str] = (),
     profile: Profile = PUBLIC,
+    door: Door | None = None,
 ) -> AsyncIterator[Served]:
     server = create_server(
-        ServerSettings(), [SERVICE], errors=errors, untraced=untraced, profile=profile
+        ServerSettings(), [SERVICE], errors=errors, untraced=untraced, profile=profile, door=door
     )
     # Its other methods are not called.
     servicer = Scripted(unary, stream)  # type: ignore[abstract]

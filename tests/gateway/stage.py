@@ -127,7 +127,9 @@ async def on_stage(tokenizer: Tokenizer, options: StageOptions) -> AsyncIterator
             options.max_request_seconds,
         )
         guard = RequestGuard(ModelLimits.of(tokenizer))
-        server = create_server(ServerSettings(), ["baton.v1.GenerationService"], guard=guard)
+        server = create_server(
+            ServerSettings(), ["baton.v1.GenerationService"], door=servicer.door, guard=guard
+        )
         gateway_pb2_grpc.add_GenerationServiceServicer_to_server(servicer, server.grpc)
         await server.start()
         stack.push_async_callback(server.stop, None)

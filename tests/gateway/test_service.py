@@ -100,6 +100,10 @@ async def test_a_full_queue_answers_with_a_retry_delay(open_stage: OpenStage) ->
     error = await error_of(stage.stub.Generate(request()))
     assert isinstance(error, ResourceExhausted)
     assert (error.reason, error.retry_after is not None) == ("QUEUE_FULL", True)
+    counted = {"code": "RESOURCE_EXHAUSTED", "reason": "QUEUE_FULL"}
+    assert stage.metric("baton_requests_total", **counted) == 1
+    # The other methods need no place.
+    assert (await stage.stub.ListModels(gateway_pb2.ListModelsRequest())).models
     finish(*legs)
     await running
     finish(*await stage.legs())

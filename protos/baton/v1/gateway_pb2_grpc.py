@@ -28,7 +28,8 @@ if _version_not_supported:
 
 class GenerationServiceStub:
     """Text generation for backend services. Every call answers with initial metadata `x-request-id`,
-    which is also the trace id. Errors are canonical codes with an ErrorInfo reason.
+    which is also the trace id; one that is refused unread (QUEUE_FULL) has it in its trailers.
+    Errors are canonical codes with an ErrorInfo reason.
     """
 
     def __init__(self, channel):
@@ -66,7 +67,8 @@ class GenerationServiceStub:
 
 class GenerationServiceServicer:
     """Text generation for backend services. Every call answers with initial metadata `x-request-id`,
-    which is also the trace id. Errors are canonical codes with an ErrorInfo reason.
+    which is also the trace id; one that is refused unread (QUEUE_FULL) has it in its trailers.
+    Errors are canonical codes with an ErrorInfo reason.
     """
 
     def Generate(self, request, context):
@@ -142,7 +144,8 @@ def add_GenerationServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class GenerationService:
     """Text generation for backend services. Every call answers with initial metadata `x-request-id`,
-    which is also the trace id. Errors are canonical codes with an ErrorInfo reason.
+    which is also the trace id; one that is refused unread (QUEUE_FULL) has it in its trailers.
+    Errors are canonical codes with an ErrorInfo reason.
     """
 
     @staticmethod

@@ -108,7 +108,8 @@ _GenerationServiceListModelsType = typing_extensions.TypeVar(
 
 class GenerationServiceStub(typing.Generic[_GenerationServiceGenerateType, _GenerationServiceGenerateStreamType, _GenerationServiceTokenizeType, _GenerationServiceDetokenizeType, _GenerationServiceListModelsType]):
     """Text generation for backend services. Every call answers with initial metadata `x-request-id`,
-    which is also the trace id. Errors are canonical codes with an ErrorInfo reason.
+    which is also the trace id; one that is refused unread (QUEUE_FULL) has it in its trailers.
+    Errors are canonical codes with an ErrorInfo reason.
     """
 
     @typing.overload
@@ -199,7 +200,8 @@ GenerationServiceAsyncStub: typing_extensions.TypeAlias = GenerationServiceStub[
 
 class GenerationServiceServicer(metaclass=abc.ABCMeta):
     """Text generation for backend services. Every call answers with initial metadata `x-request-id`,
-    which is also the trace id. Errors are canonical codes with an ErrorInfo reason.
+    which is also the trace id; one that is refused unread (QUEUE_FULL) has it in its trailers.
+    Errors are canonical codes with an ErrorInfo reason.
     """
 
     @abc.abstractmethod
