@@ -86,6 +86,12 @@ def answer(prefill: PrefillCall, decode: SubmitCall, tokens: list[int]) -> None:
     prefill.release()
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is looked for again is waited for, however long a slow machine takes to find it."""
+    monkeypatch.setattr(worker_link, "_RETURN_SECONDS", 60.0)
+
+
 async def is_running_or_done(stage: Stage, call: Any) -> None:
     async with asyncio.timeout(10):
         while not (call.done() or stage.metric("baton_requests_running")):  # noqa: ASYNC110

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -20,6 +21,7 @@ from chassis.errors import (
 )
 from chassis.status import from_rpc_error
 from gateway.generation import GenerationLimits
+from gateway.verdict import Verdict
 from tests.gateway.conftest import OpenStage
 from tests.gateway.scripted_workers import EOS, LENGTH, ScriptedDecode, ScriptedPrefill
 from tests.gateway.stage import Stage, StageOptions, read_all, request, token_ids
@@ -71,11 +73,13 @@ async def test_each_unfinished_choice_continues_alone(stage: Stage) -> None:
     decode.tokens([101, 102], 1, LENGTH, choice=0)
     decode.tokens([201], 1, choice=1)
     decode.finished(decode_pb2.OUTCOME_PREEMPTED, unfinished_choices=[1, 2])
-    alone = await stage.prefill[0].calls.get()
+    # Two calls, in no order.
+    calls = [await stage.prefill[0].calls.get() for _ in range(2)]
+    alone, again = sorted(calls, key=lambda call: list(call.request.choices))
+    decode_again = await stage.decode[0].calls.get()
     assert (list(alone.request.choices), alone.request.hand_off) == ([1], False)
     assert list(alone.request.token_ids) == [10, 11, 12, 100, 201]
     alone.answer(202, LENGTH)
-    again, decode_again = await stage.legs()
     assert list(again.request.choices) == list(decode_again.submit.choices) == [2]
     assert list(again.request.token_ids) == [10, 11, 12, 100]
     again.answer(301)
@@ -224,6 +228,13 @@ async def until_heard(stage: Stage) -> None:
     call.cancel()
 
 
+@pytest.fixture
+def patient_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits for the other leg's word for as long as a slow machine takes to say it."""
+    monkeypatch.setattr("gateway.attempt.Verdict", partial(Verdict, echo_seconds=60.0))
+
+
+@pytest.mark.usefixtures("patient_verdict")
 @pytest.mark.parametrize(
     "why",
     [
@@ -244,6 +255,7 @@ async def test_prefills_own_word_counts_where_decode_only_saw_it_end(
     assert (type(error), error.reason) == (type(why), why.reason)
 
 
+@pytest.mark.usefixtures("patient_verdict")
 async def test_an_answer_that_prefill_ends_alone_needs_no_decode(stage: Stage) -> None:
     call = stage.stub.Generate(request())
     prefill, decode = await stage.legs()

@@ -84,14 +84,16 @@ async def test_output_that_waits_for_its_client_takes_memory(open_stage: OpenSta
     prefill, decode = await stage.legs()
     prefill.answer(100)
     before = stage.metric("baton_held_bytes")
-    # Large enough to fill, soon, what gRPC itself buffers for a reader that does not come.
+    # Together more than gRPC itself buffers for a reader that does not come.
     tops = [generation_pb2.Logprob(token_id=i) for i in range(20_000)]
     large = generation_pb2.TokenLogprobs(chosen=tops[0], top=tops)
-    index = 1
+    for index in range(1, 41):
+        decode.tokens([100], index, logprobs=large)
+    index = 41
     while stage.metric("baton_held_bytes") < before + 5_000 * TOKEN_BYTES:
-        decode.tokens([100] * 1_000, index, logprobs=large)
+        decode.tokens([100] * 1_000, index)
         index += 1_000
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
     call.cancel()
     await asyncio.wait_for(decode.cancelled.wait(), 10)
     await asyncio.wait_for(stage.orchestrator.drain(), 10)

@@ -4,6 +4,7 @@ import asyncio
 
 from baton.v1 import decode_pb2
 from chassis.errors import Internal, Unavailable
+from gateway.circuit import Circuit
 from tests.gateway.conftest import OpenStage
 from tests.gateway.scripted_workers import LENGTH, ScriptedDecode, ScriptedPrefill, SubmitCall
 from tests.gateway.stage import Stage, StageOptions, read_all, request, token_ids
@@ -82,7 +83,10 @@ async def test_where_no_prefill_worker_is_left_decode_computes_the_prompt(stage:
     assert stage.prefill[0].server is not None
     await stage.prefill[0].server.stop()
     decode = await stage.decode[0].calls.get()
-    assert (decode.submit.prefill_address, decode.submit.prefill_boot_id) == ("", b"")
+    # The call may break before the gateway has heard, on another stream, that the worker is gone.
+    while decode.submit.prefill_address:
+        decode = await stage.decode[0].calls.get()
+    assert decode.submit.prefill_boot_id == b""
     decode.tokens([100], 0)
     decode.tokens([101], 1, LENGTH)
     decode.finished(decode_pb2.OUTCOME_COMPLETED, prompt=decode_pb2.OwnPrompt(cached_tokens=1))
@@ -104,7 +108,11 @@ async def test_a_worker_that_keeps_failing_is_left_alone_until_a_probe_goes_well
 ) -> None:
     stage = await open_stage(StageOptions(prefill=[ScriptedPrefill(), ScriptedPrefill()]))
     await prefer_first(stage)
+    now = 0.0
+    failing = stage.pool.prefill_workers[0]
+    failing.circuit = Circuit(lambda: now)
     for _ in range(5):
+        now += 0.1
         call = stage.stub.Generate(request(max_tokens=1))
         (await stage.prefill[0].calls.get()).fail(STEP_FAILED)
         (await stage.prefill[1].calls.get()).answer(100, LENGTH)
@@ -112,13 +120,14 @@ async def test_a_worker_that_keeps_failing_is_left_alone_until_a_probe_goes_well
     call = stage.stub.Generate(request(max_tokens=1))
     (await stage.prefill[1].calls.get()).answer(100, LENGTH)
     await call
-    assert "keeps failing" in str(stage.pool.prefill_workers[0].problem)
+    assert "keeps failing" in str(failing.problem)
+    now += failing.circuit.seconds_to_probe
     async with asyncio.timeout(10):
         await stage.pool.wait_until(lambda: stage.router.num_ready() == (2, 1))
     probe = stage.stub.Generate(request(max_tokens=1))
     (await stage.prefill[0].calls.get()).answer(100, LENGTH)
     await probe
-    assert stage.pool.prefill_workers[0].problem is None
+    assert failing.problem is None
 
 
 async def test_what_an_address_that_fails_may_cause_is_bounded(stage: Stage) -> None:

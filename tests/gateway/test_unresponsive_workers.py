@@ -58,12 +58,12 @@ async def check_goes_on(stage: Stage, role: str, call: Awaitable[Any]) -> None:
 async def test_a_worker_that_falls_silent_loses_its_requests_and_gets_no_other(
     stage: Stage, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_link, "_SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(worker_link, "_SILENCE_SECONDS", 2.0)
     call = stage.stub.Generate(request())
     await stage.legs()
     worker = worker_of(stage, role)
     worker.watch_interval = None
-    await until_gone(stage, role, "has said nothing for 1 s")
+    await until_gone(stage, role, "has said nothing for 2 s")
     await check_goes_on(stage, role, call)
     assert stage.metric("baton_workers_lost_total", role=role, reason="WORKER_SILENT") >= 1
     worker.watch_interval = 0.1
