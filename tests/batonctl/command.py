@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
-PATIENCE = 100.0
+# A command may start a whole stack, on a machine that is slow and busy.
+PATIENCE = 250.0
 SMALL = {
     "OMP_NUM_THREADS": "1",
     "BATON_PREFILL_KV_MEMORY_BYTES": str(64 << 20),

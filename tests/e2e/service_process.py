@@ -2,12 +2,13 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+
+from batonctl.ports import find_free_ports
 
 WAIT_SECONDS = 180.0
 
@@ -23,7 +24,7 @@ class ServiceProcess:
         port: int | None = None,
     ) -> None:
         """``port`` is where another one was, for one that takes its place."""
-        self.port, self.metrics_port = _free_ports(2)
+        self.port, self.metrics_port = find_free_ports(2)
         self.port = port or self.port
         self.address = f"127.0.0.1:{self.port}"
         ports = ["--port", str(self.port), "--metrics-port", str(self.metrics_port)]
@@ -99,14 +100,3 @@ def running_service(module: str, *arguments: str, **environment: str) -> Iterato
         yield process
     finally:
         process.stop()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

@@ -167,10 +167,15 @@ async def four_streams(baton: BatonClient, first_seed: int) -> list[Stream]:
     return streams
 
 
-async def until_decoding(watcher: SplitClient) -> None:
-    """Returns once the worker decodes some of the streams."""
+async def streams_on(watcher: SplitClient, baton: BatonClient, first_seed: int) -> list[Stream]:
+    """Streams that decode, four or more, some of them on this worker."""
+    streams = await four_streams(baton, first_seed)
     async with asyncio.timeout(PATIENCE):
-        await watcher.watch_until("decode", lambda load: load.running > 0)
+        # One that was slow at first is given the fewer.
+        while not (await load_of(watcher, "decode")).load.running:
+            streams.append(Stream(baton, first_seed + len(streams)))
+            await streams[-1].reach(2)
+    return streams
 
 
 async def leave_right(streams: Sequence[Stream], reference: Reference) -> None:
@@ -187,8 +192,7 @@ async def test_a_frozen_decode_worker_costs_no_answer_and_is_taken_back(
     watchers: tuple[SplitClient, SplitClient],
     tiny_reference: Reference,
 ) -> None:
-    streams = await four_streams(baton, first_seed=0)
-    await until_decoding(watchers[0])
+    streams = await streams_on(watchers[0], baton, first_seed=0)
     boot_id = (await load_of(watchers[0], "decode")).info.boot_id
     with frozen(stack.decode[0]):
         await until_counted(baton, prefill=1, decode=1)

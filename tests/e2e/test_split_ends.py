@@ -17,7 +17,7 @@ from tests.e2e.worker_process import WorkerProcess
 
 async def test_an_attempt_is_taken_once_by_each_worker(client: SplitClient) -> None:
     tokens = prompt(20, seed=9)
-    first = await client.begin(tokens, temperature=0.0, max_tokens=300, ignore_eos=True)
+    first = await client.begin(tokens, temperature=0.0, max_tokens=5_000, ignore_eos=True)
     await first.stepped.wait()
     again = await client.begin(tokens, attempt_id=first.attempt_id, temperature=0.0, max_tokens=3)
     assert (await again.rejected).reason == "ATTEMPT_EXISTS"

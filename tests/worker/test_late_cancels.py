@@ -30,7 +30,7 @@ async def test_of_an_attempt_that_has_sent_its_last_token(tiny_model: Path) -> N
 
 async def test_of_an_attempt_that_was_cancelled_while_it_ran(tiny_model: Path) -> None:
     async with worker_pair(tiny_model) as pair:
-        attempt = await pair.client.begin(PROMPT, max_tokens=100, ignore_eos=True)
+        attempt = await pair.client.begin(PROMPT, max_tokens=480, ignore_eos=True)
         await attempt.stepped.wait()
         await pair.client.cancel(attempt)
         assert (await attempt.outcome()).outcome == decode_pb2.OUTCOME_CANCELLED

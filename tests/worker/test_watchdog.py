@@ -37,14 +37,17 @@ class Gate:
 
 
 class HangingTransport(LocalTransport):
-    """Its poll comes back when the test wants it to."""
+    """Its first poll comes back when the test wants it to."""
 
     def __init__(self, gate: Gate) -> None:
         super().__init__(torch.zeros(8, 4), "us", LocalFabric())
         self._gate = gate
+        self._has_hung = False
 
     def poll(self) -> list[Ended]:
-        self._gate.hang_in_here()
+        if not self._has_hung:
+            self._has_hung = True
+            self._gate.hang_in_here()
         return super().poll()
 
 
@@ -108,7 +111,7 @@ async def test_transfers_that_never_come_back_are_stuck_and_those_that_wait_are_
     watchdog = Watchdog((transfers,), unexpected)
     transfers.start()
     assert not any(watchdog.look(LIMIT, LIMIT) for _ in range(3))
-    transfers.linger(0.001)
+    transfers.linger(PATIENCE)
     assert await asyncio.to_thread(gate.entered.acquire, timeout=PATIENCE)
     assert watchdog.look(0.5, LIMIT) is None
     assert watchdog.look(LIMIT + 1, LIMIT) is transfers.thread
