@@ -15,7 +15,6 @@ from chassis.telemetry.span import (
     current_span,
     extract,
     start_span,
-    wall_ns,
 )
 from chassis.telemetry.trace_files import trace_directory
 
@@ -30,5 +29,4 @@ __all__ = [
     "shutdown",
     "start_span",
     "trace_directory",
-    "wall_ns",
 ]

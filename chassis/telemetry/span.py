@@ -2,7 +2,6 @@
 
 import asyncio
 import enum
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -134,7 +133,7 @@ def start_span(
 
     ``parent`` is a span, another process's context or its traceparent; None means the span of
     the call served now, and outside of one a new trace. A malformed context counts as none.
-    ``start_ns`` is wall-clock time in ns since the epoch (``wall_ns`` converts monotonic time).
+    ``start_ns`` is wall-clock time in ns since the epoch.
     """
     context = _parent_context(parent)
     tracer = otel_tracer()
@@ -160,12 +159,6 @@ def extract(metadata: Iterable[tuple[str, str | bytes]]) -> TraceContext | None:
     found = {key: value for key, value in metadata if isinstance(value, str)}
     context = TraceContext(found.get("traceparent", ""), found.get("tracestate", ""))
     return context if context.trace_id else None
-
-
-def wall_ns(monotonic_seconds: float) -> int:
-    """Wall-clock ns since the epoch of a moment read from ``time.monotonic()``."""
-    # The offset is read anew: the wall clock is slewed during a process's life.
-    return int(monotonic_seconds * 1e9) + time.time_ns() - time.monotonic_ns()
 
 
 _tracer: otel.Tracer | None = None
