@@ -132,7 +132,7 @@ class Consumer:
         if lost:
             self._lose(peer)
         elif not fence.lifted.done():
-            self._background.spawn(self._nudge(peer, fence))
+            self._background.spawn(self._nudge(peer, asyncio.wrap_future(fence.lifted)))
 
     async def _watch(self, peer: PrefillPeer) -> None:
         """Forgets a peer whose connection broke, as nobody may ever pull from it again."""
@@ -146,23 +146,26 @@ class Consumer:
                 self._lose(peer)
 
     def _lose(self, peer: PrefillPeer) -> None:
-        self._forget(peer)
-        self._background.spawn(peer.close())
+        self._background.spawn(self._part(peer, self._forget(peer)))
 
-    def _forget(self, peer: PrefillPeer) -> None:
-        """Ends all reads from the peer, then removes its agent (protocol 4.8)."""
+    def _forget(self, peer: PrefillPeer) -> "asyncio.Future[None]":
+        """Ends all reads from the peer, then removes its agent (protocol 4.8): done after that."""
         del self._peers[peer.boot_id]
         self._pairings.pop(peer.boot_id, None)
         removal = asyncio.wrap_future(self._transfers.disconnect(peer.name))
         self._removals[peer.boot_id] = removal
         removal.add_done_callback(lambda _: self._removals.pop(peer.boot_id, None))
+        return removal
 
-    async def _nudge(self, peer: PrefillPeer, fence: Fence) -> None:
-        """Keeps a peer polling until reads whose Pull is gone have ended."""
-        lifted = asyncio.wrap_future(fence.lifted)
-        while self._peers.get(peer.boot_id) is peer:
-            done, _ = await asyncio.wait({lifted}, timeout=NUDGE_SECONDS)
-            if done:
-                return
+    async def _part(self, peer: PrefillPeer, removal: "asyncio.Future[None]") -> None:
+        """Breaks the connection. A peer that lives all the same must poll until its reads end."""
+        await peer.close()
+        async with open_channel(peer.address, INNER) as channel:
+            again = PrefillPeer(peer.address, peer.boot_id, channel, self._transfers)
+            await self._nudge(again, removal)
+
+    async def _nudge(self, peer: PrefillPeer, ended: "asyncio.Future[None]") -> None:
+        """Keeps a peer polling until reads whose Pull is gone have ended, or its connection has."""
+        while not (await asyncio.wait({ended}, timeout=NUDGE_SECONDS))[0] and not peer.closed:
             with suppress(ServiceError):
                 await peer.handshake(self._handshake(peer.boot_id), seconds=NUDGE_SECONDS)

@@ -25,7 +25,7 @@ class PrefillPeer:
         self.boot_id = boot_id
         self.name = agent_name(boot_id)
         self.num_blocks = 0
-        self._closed = False
+        self.closed = False
         self._channel = channel
         self._transfers = transfers
         self._stub: kv_transfer_pb2_grpc.KvTransferServiceAsyncStub
@@ -65,7 +65,7 @@ class PrefillPeer:
         self,
     ) -> "grpc.aio.StreamStreamCall[kv_transfer_pb2.PullRequest, kv_transfer_pb2.PullResponse]":
         """Opens a Pull call; nothing has been sent yet. Raises PeerLost once closed."""
-        if self._closed:
+        if self.closed:
             raise PeerLost(f"{self.name} has been removed")
         return self._stub.Pull()
 
@@ -76,5 +76,5 @@ class PrefillPeer:
 
     async def close(self) -> None:
         """Closes the connection; calls on it break."""
-        self._closed = True
+        self.closed = True
         await self._channel.close()

@@ -223,6 +223,29 @@ async def test_a_peer_with_reads_left_over_is_asked_to_keep_polling(
     fence.lifted.result(WAIT)
 
 
+async def test_a_lost_peer_with_reads_left_over_is_asked_to_keep_polling_too(
+    local_stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its connection broke, as where one of the two was stopped for a while; and it polls for
+    nobody else."""
+    assert local_stage.fabric is not None
+    monkeypatch.setattr("kvtransfer.consumer.NUDGE_SECONDS", 0.02)
+    attempt = new_attempt()
+    pull = await local_stage.started(attempt, TOKENS, TARGET)
+    local_stage.fabric.held = True
+    local_stage.producer.chunk_ready(attempt, chunks_of(TOKENS, SOURCE, BLOCK_SIZE)[0])
+    await until(lambda: local_stage.decode.num_blocks_in_flight == 1)
+    await local_stage.restart()
+    failed = await failure_of(pull)
+    before = local_stage.handshakes
+    await until(lambda: local_stage.handshakes >= before + 3)
+    assert local_stage.consumer.num_peers == 0
+    local_stage.fabric.held = False
+    failed.fence.lifted.result(WAIT)
+    # Nothing is in the way of the pair any more.
+    await local_stage.hand_over(2 * BLOCK_SIZE, SOURCE, TARGET)
+
+
 async def test_closing_fails_what_is_open(local_stage: Stage) -> None:
     pull = await local_stage.started(new_attempt(), TOKENS, TARGET)
     await local_stage.consumer.close()
