@@ -12,7 +12,6 @@ that serves the page shows the sums of all.
 
 import asyncio
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -29,6 +28,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
+
+from chassis.owned_folder import owned_folder
 
 SHARED_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -121,15 +122,16 @@ class Metrics:
 
 @contextmanager
 def share_metrics() -> Iterator[str]:
-    """Makes the directory that the processes started while entered share; removes it at the end.
+    """Makes the directory that the processes started while entered share; removes it at the end,
+    and those of parents that were killed.
 
     To be entered before the first of them starts; prometheus_client reads the environment when
     it is imported, so the parent's own metrics are not part of the sums.
     """
-    with tempfile.TemporaryDirectory(prefix="baton-metrics-") as directory:
-        os.environ[SHARED_VARIABLE] = directory
+    with owned_folder("baton-metrics-") as folder:
+        os.environ[SHARED_VARIABLE] = str(folder)
         try:
-            yield directory
+            yield str(folder)
         finally:
             del os.environ[SHARED_VARIABLE]
 

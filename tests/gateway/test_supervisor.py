@@ -4,6 +4,8 @@ import re
 import signal
 import urllib.request
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import grpc
 import psutil
@@ -82,6 +84,31 @@ def test_processes_do_not_outlive_a_killed_supervisor(gateway: ServiceProcess) -
     gateway.wait_exit()
     _gone, alive = psutil.wait_procs(children, timeout=30)
     assert not alive
+
+
+def test_what_a_killed_supervisor_leaves_in_the_temporary_folder_goes_with_the_next_one(
+    tmp_path: Path,
+) -> None:
+    def folders() -> set[Path]:
+        return set(tmp_path.glob("baton-metrics-*"))
+
+    def supervised() -> AbstractContextManager[ServiceProcess]:
+        return running_service("gateway", "--workers", "2", *NOWHERE, TMPDIR=str(tmp_path))
+
+    with supervised() as killed, supervised() as living:
+        for each in (killed, living):
+            each.wait_for_log("live on", times=2)
+        both = folders()
+        assert len(both) == 2
+        killed.signal(signal.SIGKILL)
+        killed.wait_exit()
+        assert folders() == both
+        with supervised() as successor:
+            successor.wait_for_log("live on")
+            assert len(folders()) == 2 and len(folders() & both) == 1
+        assert num_unavailable(living) == 0
+        living.terminate()
+        assert living.wait_exit() == 0
 
 
 def test_a_taken_port_is_refused() -> None:
