@@ -2,10 +2,11 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -56,12 +57,21 @@ class Stack:
 
 
 @contextmanager
-def stack_of(model: str, traces: Path, num_prefill: int, num_decode: int) -> Iterator[Stack]:
+def stack_of(
+    model: str,
+    traces: Path,
+    num_prefill: int,
+    num_decode: int,
+    flags: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> Iterator[Stack]:
+    """``flags`` are those of a role's workers, beside the usual ones."""
     with ExitStack() as stack:
         roles = {"prefill": num_prefill, "decode": num_decode}
         workers = {
             role: [
-                stack.enter_context(running(role, *POOL, trace_directory=traces, model=model))
+                stack.enter_context(
+                    running(role, *POOL, *flags.get(role, ()), trace_directory=traces, model=model)
+                )
                 for _ in range(number)
             ]
             for role, number in roles.items()
@@ -92,6 +102,13 @@ def pairs(tiny_model: str, tmp_path: Path) -> Iterator[Stack]:
 def pair(tiny_model: str, tmp_path: Path) -> Iterator[Stack]:
     """One worker of each role."""
     with stack_of(tiny_model, tmp_path, 1, 1) as stack:
+        yield stack
+
+
+@pytest.fixture
+def patient_pair(tiny_model: str, tmp_path: Path) -> Iterator[Stack]:
+    """As ``pair``; by time alone prefill gives nothing up."""
+    with stack_of(tiny_model, tmp_path, 1, 1, {"prefill": ("--handoff-timeout=600",)}) as stack:
         yield stack
 
 
@@ -204,8 +221,9 @@ async def test_without_decode_workers_the_client_hears_so_at_once_until_one_is_b
 
 @pytest.mark.slow
 async def test_a_killed_gateway_leaves_nothing_on_the_workers_and_its_successor_serves_at_once(
-    pair: Stack,
+    patient_pair: Stack,
 ) -> None:
+    pair = patient_pair
     workers = pair.workers["prefill"][0], pair.workers["decode"][0]
     async with split_client(*workers) as watcher:
         async with BatonClient(pair.gateway.address) as client:
@@ -214,11 +232,13 @@ async def test_a_killed_gateway_leaves_nothing_on_the_workers_and_its_successor_
             await watcher.watch_until("decode", lambda load: load.running > 0)
             lost += [asyncio.create_task(client.generate(tiny_prompt(20_000, seed=2), **ENDLESS))]
             await watcher.watch_until("prefill", lambda load: load.running > 0)
-            # One decodes, and of the other one the prompt is being computed.
+            lost += [asyncio.create_task(client.generate(tiny_prompt(300, seed=3), **ENDLESS))]
+            await watcher.watch_until("prefill", lambda load: load.running + load.waiting > 1)
+            # One decodes, of another one the prompt is being computed, and one waits for that.
             pair.gateway.signal(signal.SIGKILL)
             for outcome in await asyncio.gather(*lost, return_exceptions=True):
                 assert isinstance(outcome, Unavailable), outcome
-        # Nothing else would end them: their deadlines are minutes away.
+        # Nothing but the broken streams would end them: all time-outs are minutes away.
         await watcher.all_blocks_back()
         await asyncio.to_thread(pair.gateway.wait_exit)
         pair.gateway.start()

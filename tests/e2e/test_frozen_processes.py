@@ -25,6 +25,12 @@ from tests.e2e.tiny_model import POOL
 from tests.e2e.worker_process import WorkerProcess, running
 
 PATIENCE = 120.0
+# Peers give a frozen process up after five seconds, and so it stays frozen for longer than anything
+# on a worker may take: a freeze of half a minute is no other one.
+LIMITS = {
+    "prefill": ("--stuck-seconds=4", "--handoff-timeout=4"),
+    "decode": ("--stuck-seconds=4", "--read-timeout=4"),
+}
 SHORT: dict[str, Any] = {"temperature": 0.0, "max_tokens": 6, "ignore_eos": True}
 # Goes on for longer than any test; so much of it is compared.
 ENDLESS: dict[str, Any] = {"temperature": 0.0, "max_tokens": 30_000, "ignore_eos": True}
@@ -89,9 +95,15 @@ class Stack:
 def stack(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     traces = tmp_path_factory.mktemp("traces")
     with (
-        running("prefill", *POOL, trace_directory=traces, model=tiny_model) as prefill,
-        running("decode", *POOL, trace_directory=traces, model=tiny_model) as first,
-        running("decode", *POOL, trace_directory=traces, model=tiny_model) as second,
+        running(
+            "prefill", *POOL, *LIMITS["prefill"], trace_directory=traces, model=tiny_model
+        ) as prefill,
+        running(
+            "decode", *POOL, *LIMITS["decode"], trace_directory=traces, model=tiny_model
+        ) as first,
+        running(
+            "decode", *POOL, *LIMITS["decode"], trace_directory=traces, model=tiny_model
+        ) as second,
     ):
         for worker in (prefill, first, second):
             worker.wait_ready()
