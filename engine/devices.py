@@ -20,3 +20,12 @@ def choose_device(asked: Literal["auto", "cpu", "cuda"]) -> Device:
     if asked == "auto":
         return "cuda" if found else "cpu"
     return asked
+
+
+def check_device_count(device: Device, num_ranks: int) -> None:
+    """Raises ConfigurationError where there are fewer GPUs here than ranks, which have one each."""
+    if device == "cuda" and (count := torch.cuda.device_count()) < num_ranks:
+        raise ConfigurationError(
+            f"{num_ranks} ranks need a GPU each, and this process sees {count}: choose a smaller "
+            f"tensor_parallel_size"
+        )

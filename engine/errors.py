@@ -5,8 +5,8 @@ EngineError
 ├── CheckpointError         a checkpoint cannot be used; names the file and the tensor
 │   └── UnsupportedModelError   its architecture or a feature of it is not supported
 ├── OutOfBlocks             the KV pool has no room now
-├── DeviceLost              the device computes nothing any more
-├── RankLost                another rank of the model has ended
+├── DeviceLost              what the model runs on computes nothing any more
+│   └── RankLost                its ranks do not compute together any more
 └── RequestError            a request that this engine can never serve
 """
 
@@ -32,11 +32,11 @@ class OutOfBlocks(EngineError):
 
 
 class DeviceLost(EngineError):
-    """The device has failed in a way that only a new process gets over."""
+    """What the model runs on has failed in a way that only a new process gets over."""
 
 
-class RankLost(EngineError):
-    """Another rank of the model has ended, and so has the model; the message says how."""
+class RankLost(DeviceLost):
+    """Another rank of the model has ended, or is out of step; the message says how."""
 
 
 class RequestError(EngineError):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from typing import ClassVar
 
 import numpy as np
@@ -11,13 +12,13 @@ from engine.attention.base import AttentionBackend
 from engine.attention.select import create_attention
 from engine.batch import ForwardBatch, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 from engine.config import EngineConfig, ModelConfig
-from engine.devices import choose_device
-from engine.errors import ConfigurationError
+from engine.devices import check_device_count, choose_device
+from engine.errors import ConfigurationError, RankLost
 from engine.forward_batch import build_forward_batch
 from engine.kv_cache import KvCache
 from engine.models import DecoderModel, load_model
 from engine.parallel.group import Group
-from engine.parallel.ranks import Ranks
+from engine.parallel.ranks import MODULE, Ranks
 from engine.parallel.sharding import shard_config
 from engine.parallel.step_message import Array, decode
 from engine.request import Request
@@ -104,8 +105,8 @@ class ModelRunner:
         if self._ranks is None:
             logits = self._compute(batch)
         else:
-            self._ranks.send(COMPUTE, batch.arrays())
-            with self._ranks.telling_losses():
+            with self._ranks.in_step():
+                self._ranks.send(COMPUTE, batch.arrays())
                 logits = self._compute(batch)
         sampling = [part.request for part in output.scheduled if part.samples]
         samples = self._sampler.sample(logits, sampling) if logits is not None else []
@@ -126,9 +127,18 @@ class ModelRunner:
     def follow(self, kind: int, arrays: Sequence[Array]) -> None:
         """Computes what rank 0 said, on another rank."""
         if kind == COPY:
-            self._copy_blocks(arrays[0].tolist())
+            self.copy_blocks(arrays[0].tolist())
         else:
             self._compute(ForwardBatch.from_arrays(arrays))
+
+    @property
+    def num_ranks(self) -> int:
+        return self._config.tensor_parallel_size
+
+    @property
+    def second_pipes(self) -> tuple[Connection, ...]:
+        """To what the other ranks do beside computing."""
+        return () if self._ranks is None else self._ranks.second_pipes
 
     @property
     def rank_pids(self) -> tuple[int, ...]:
@@ -155,15 +165,15 @@ class ModelRunner:
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copies whole blocks, as (source, destination), which no step under way may write.
 
-        The copies are there when it returns.
+        The copies are there when it returns, on every rank.
         """
         if self._ranks is not None and copies:
             self._ranks.send(COPY, [np.array(copies)])
-        self._copy_blocks(copies)
-
-    def _copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         for source, destination in copies:
             self.kv_cache.copy_block(source, destination)
+        if self._ranks is not None and copies:
+            # The blocks may be given back, and read into, at once.
+            self._ranks.await_word()
 
     def warm_up(self) -> float:
         """Runs the shapes that requests will have, over the sink block; the pool stays as it is.
@@ -196,10 +206,18 @@ class ModelRunner:
         return ScheduledRequest(request, num_new_tokens)
 
 
-def open_runner(config: EngineConfig, checkpoint: Checkpoint | None = None) -> ModelRunner:
+def open_runner(
+    config: EngineConfig,
+    checkpoint: Checkpoint | None = None,
+    *,
+    rank_module: str = MODULE,
+    on_rank_lost: Callable[[RankLost], None] = lambda lost: None,
+) -> ModelRunner:
     """The runner of ``config.device``; raises what the ModelRunner's construction raises.
 
-    Of several ranks it is the first, which starts the others; RankLost where one of them fails.
+    Of several ranks it is the first, which starts the others, as processes of ``rank_module``;
+    RankLost where one of them fails. ``on_rank_lost`` hears at once, on a thread of its own, of one
+    that ends at any time before ``close``.
     """
     if config.tensor_parallel_size == 1:
         return _make_runner(config, checkpoint)
@@ -207,7 +225,8 @@ def open_runner(config: EngineConfig, checkpoint: Checkpoint | None = None) -> M
         raise ConfigurationError('quantised weights cannot be divided among ranks: choose "none"')
     # Before any process is started for what cannot be divided.
     shard_config(_shape(config, checkpoint), config.tensor_parallel_size)
-    ranks = Ranks(config)
+    check_device_count(config.device, config.tensor_parallel_size)
+    ranks = Ranks(config, rank_module, on_rank_lost)
     try:
         return _make_runner(config, checkpoint, ranks.group, ranks)
     except BaseException:
@@ -223,15 +242,24 @@ def _shape(config: EngineConfig, checkpoint: Checkpoint | None) -> ModelConfig:
     return open_checkpoint(config.model_path).config
 
 
-def follow_steps(config: EngineConfig, group: Group, receive: Callable[[], bytes]) -> None:
-    """What a rank other than the first does, until rank 0 lets go of it."""
+def follow_steps(
+    config: EngineConfig,
+    group: Group,
+    pipe: Connection,
+    on_loaded: Callable[[ModelRunner], None],
+) -> None:
+    """What a rank other than the first does, until rank 0 lets go of the pipe."""
     runner = _make_runner(config, None, group)
+    on_loaded(runner)
     while True:
         try:
-            message = receive()
+            message = pipe.recv_bytes()
         except EOFError:
             return
-        runner.follow(*decode(message))
+        kind, arrays = decode(message)
+        runner.follow(kind, arrays)
+        if kind == COPY:
+            pipe.send_bytes(b"done")
 
 
 def _make_runner(

@@ -93,7 +93,11 @@ class GpuModelRunner(ModelRunner):
         It and what it returns raise DeviceLost for an error that every later call would meet too.
         """
         with _telling_losses():
-            result = self._launch(output)
+            if self._ranks is None:
+                result = self._launch(output)
+            else:
+                with self._ranks.in_step():
+                    result = self._launch(output)
 
         def wait() -> ModelRunnerOutput:
             with _telling_losses():

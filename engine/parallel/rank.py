@@ -1,21 +1,47 @@
-"""``python -m engine.parallel.rank FD``: a rank that computes what rank 0 tells it through FD."""
+"""``python -m engine.parallel.rank FD FD``: a rank that computes what rank 0 tells it.
+
+The first descriptor is a pipe with what to compute, the second one with whatever else the program
+of a rank does for rank 0.
+"""
 
 import json
 import os
+import select
 import signal
 import sys
+import threading
+import traceback
+from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import NoReturn
 
 from engine.config import EngineConfig
-from engine.model_runner import follow_steps
+from engine.model_runner import ModelRunner, follow_steps
 from engine.parallel.ranks import join_group
 
 
-def main() -> None:
-    """Runs until rank 0 lets go of the pipe."""
-    # Ctrl-C goes to every process of a terminal; it is rank 0 that says when to end.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    pipe = Connection(int(sys.argv[1]))
+def run_rank(beside: Callable[[ModelRunner, Connection], None] | None = None) -> NoReturn:
+    """Runs until rank 0 lets go of the first pipe, or ends in whatever way.
+
+    ``beside`` runs on a thread of its own from the moment the model is loaded, with the second
+    pipe; the process ends where it fails.
+    """
+    # They may go to every process of a terminal or a service; it is rank 0 that says when to end.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    pipe, second = (Connection(int(descriptor)) for descriptor in sys.argv[1:3])
+    _start(_end_with, pipe)
+    try:
+        _follow(pipe, second, beside)
+    except BaseException:
+        _fail()
+    # To tear down what the ranks share would wait for rank 0, which does not.
+    os._exit(0)
+
+
+def _follow(
+    pipe: Connection, second: Connection, beside: Callable[[ModelRunner, Connection], None] | None
+) -> None:
     order = json.loads(pipe.recv_bytes())
     config = EngineConfig(**order["config"])
     pipe.send_bytes(b"here")
@@ -23,10 +49,37 @@ def main() -> None:
         import torch
 
         torch.cuda.set_device(order["rank"])
-    follow_steps(config, join_group(config, order["rank"], order["port"]), pipe.recv_bytes)
+
+    def on_loaded(runner: ModelRunner) -> None:
+        if beside is not None:
+            _start(beside, runner, second)
+
+    follow_steps(config, join_group(config, order["rank"], order["port"]), pipe, on_loaded)
+
+
+def _end_with(pipe: Connection) -> None:
+    """Rank 0 may go while this rank waits for it inside of a step, where nothing notices."""
+    poll = select.poll()
+    poll.register(pipe.fileno(), select.POLLRDHUP)
+    poll.poll()
+    os._exit(0)
+
+
+def _start(run: Callable[..., None], *arguments: object) -> None:
+    def run_or_end() -> None:
+        try:
+            run(*arguments)
+        except BaseException:
+            _fail()
+
+    threading.Thread(target=run_or_end, name=run.__name__, daemon=True).start()
+
+
+def _fail() -> NoReturn:
+    traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 if __name__ == "__main__":
-    main()
-    # To tear down what the ranks share would wait for rank 0, which does not.
-    os._exit(0)
+    run_rank()

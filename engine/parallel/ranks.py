@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing.connection import Connection
@@ -23,14 +23,23 @@ _NOTICE_SECONDS = 1.0
 
 
 class Ranks:
-    """Processes that run ``engine.parallel.rank``, one for each rank but this one.
+    """Processes that run ``module``, one for each rank but this one.
 
-    They end when this process does, whatever way that is: the pipe to each breaks.
+    They end when this process does, whatever way that is: the pipe to each breaks. ``on_lost`` is
+    called, on a thread of its own, for the first that ends before it is told to.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        module: str = MODULE,
+        on_lost: Callable[[RankLost], None] = lambda lost: None,
+    ) -> None:
         """Returns once all are connected. Raises RankLost where one could not be."""
         self.lost: RankLost | None = None
+        self._module = module
+        self._on_lost = on_lost
+        self._noticing = threading.Lock()
         self._closing = False
         self._over = threading.Event()
         self.group: Group | None = None
@@ -38,6 +47,7 @@ class Ranks:
         port = free_port()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pipes: list[Connection] = []
+        self._second_pipes: list[Connection] = []
         for rank in range(1, size):
             self._start(config, rank, port)
         for pipe in self._pipes:
@@ -47,6 +57,11 @@ class Ranks:
     @property
     def pids(self) -> tuple[int, ...]:
         return tuple(process.pid for process in self._processes)
+
+    @property
+    def second_pipes(self) -> tuple[Connection, ...]:
+        """To what the program of each rank does beside computing; they end with the process."""
+        return tuple(self._second_pipes)
 
     def send(self, kind: int, arrays: Sequence[Array] = ()) -> None:
         """Tells every rank what to compute next. Raises RankLost where one is gone."""
@@ -63,20 +78,29 @@ class Ranks:
         if self.lost is not None:
             raise self.lost
 
+    def await_word(self) -> None:
+        """Returns once every rank has done what it was told to and asked to confirm."""
+        try:
+            for pipe in self._pipes:
+                pipe.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise self._reason("a rank does not answer any more") from error
+
     @contextmanager
-    def telling_losses(self) -> Iterator[None]:
-        """Gives what fails because a rank is gone its reason: raises RankLost in its place."""
+    def in_step(self) -> Iterator[None]:
+        """What fails meanwhile leaves the others in the middle of a step: raises RankLost in its
+        place, with the end of a rank as the reason where there was one."""
         try:
             yield
-        except RuntimeError as error:
-            # A connection breaks a moment before its process has ended.
-            if self._over.wait(_NOTICE_SECONDS):
-                raise self.lost or error from error
+        except RankLost:
             raise
+        except Exception as error:
+            raise self._reason(f"rank 0 failed in a step of all ranks: {error}") from error
 
     def close(self) -> None:
-        """Ends the ranks; they finish the step under way."""
-        self._closing = True
+        """Ends the ranks."""
+        with self._noticing:
+            self._closing = True
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
@@ -91,15 +115,18 @@ class Ranks:
 
     def _start(self, config: EngineConfig, rank: int, port: int) -> None:
         ours, theirs = socket.socketpair()
-        with theirs:
+        second, their_second = socket.socketpair()
+        with theirs, their_second:
+            descriptors = theirs.fileno(), their_second.fileno()
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", MODULE, str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
+                [sys.executable, "-P", "-m", self._module, *map(str, descriptors)],
+                pass_fds=descriptors,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             )
         pipe = Connection(ours.detach())
         self._processes.append(process)
         self._pipes.append(pipe)
+        self._second_pipes.append(Connection(second.detach()))
         pipe.send_bytes(json.dumps({"config": asdict(config), "rank": rank, "port": port}).encode())
         threading.Thread(target=self._watch, args=(rank, process), daemon=True).start()
 
@@ -113,15 +140,19 @@ class Ranks:
             raise reason from error
 
     def _reason(self, otherwise: str) -> RankLost:
+        """A connection breaks a moment before its process has ended."""
         self._over.wait(_NOTICE_SECONDS)
         return self.lost or RankLost(otherwise)
 
     def _watch(self, rank: int, process: "subprocess.Popen[bytes]") -> None:
         code = process.wait()
-        if not self._closing:
-            how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        with self._noticing:
+            if self._closing or self.lost is not None:
+                return
             self.lost = RankLost(f"rank {rank} {how}")
-            self._over.set()
+        self._over.set()
+        self._on_lost(self.lost)
 
 
 def join_group(config: EngineConfig, rank: int, port: int) -> Group:

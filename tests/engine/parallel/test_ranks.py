@@ -12,6 +12,7 @@ import pytest
 from engine.config import EngineConfig
 from engine.errors import ConfigurationError, RankLost
 from engine.llm_engine import LLMEngine
+from engine.model_runner import open_runner
 from engine.sampling_params import SamplingParams
 from tests.engine.models.tiny_checkpoint import CASES, Case, random_prompt, write_checkpoint
 
@@ -76,9 +77,7 @@ def test_the_death_of_a_rank_is_the_end_with_its_reason(tiny_model: Path) -> Non
             engine.generate(PROMPTS, PARAMS)
 
 
-def test_a_rank_that_cannot_load_is_no_reason_to_wait(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("engine.parallel.ranks.MODULE", "engine.parallel.absent")
-    with pytest.raises(RankLost, match="rank 1 ended with exit code 1"), engine_of(tiny_model, 2):
-        pass
+def test_a_rank_that_cannot_load_is_no_reason_to_wait(tiny_model: Path) -> None:
+    config = EngineConfig(str(tiny_model), dtype="float32", tensor_parallel_size=2)
+    with pytest.raises(RankLost, match="rank 1 ended with exit code 1"):
+        open_runner(config, rank_module="engine.parallel.absent")
