@@ -18,17 +18,20 @@ def agent_name(boot_id: bytes, rank: int = 0) -> str:
     return f"{boot_id.hex()}-{rank}"
 
 
-def own_rank(layout: KvLayout, transfers: TransferThread) -> kv_transfer_pb2.KvRank:
-    """This worker's only rank."""
-    heads = layout.ranks[0]
-    return kv_transfer_pb2.KvRank(
-        rank=0,
-        first_head=heads.first_head,
-        num_heads=heads.num_heads,
-        num_blocks=transfers.num_blocks,
-        transport=transfers.transport_name,
-        transport_metadata=transfers.metadata,
-    )
+def own_ranks(layout: KvLayout, transfers: TransferThread) -> list[kv_transfer_pb2.KvRank]:
+    """This worker's ranks, in order."""
+    pairs = zip(layout.ranks, transfers.metadata, strict=True)
+    return [
+        kv_transfer_pb2.KvRank(
+            rank=rank,
+            first_head=heads.first_head,
+            num_heads=heads.num_heads,
+            num_blocks=transfers.num_blocks,
+            transport=transfers.transport_name,
+            transport_metadata=metadata,
+        )
+        for rank, (heads, metadata) in enumerate(pairs)
+    ]
 
 
 def request_handshake(
@@ -40,7 +43,7 @@ def request_handshake(
         peer_boot_id=peer_boot_id,
         layout_digest=layout.digest,
         layout=layout.to_pb(),
-        ranks=[own_rank(layout, transfers)],
+        ranks=own_ranks(layout, transfers),
     )
 
 
@@ -61,20 +64,21 @@ def answer_handshake(
     if request.layout_digest != layout.digest:
         raise MessageOutOfOrder("the layout digest is not that of the layout sent with it")
     _check_transport(request.ranks[0].transport, transfers.transport_name)
-    return kv_transfer_pb2.HandshakeResponse(boot_id=boot_id, ranks=[own_rank(layout, transfers)])
+    return kv_transfer_pb2.HandshakeResponse(boot_id=boot_id, ranks=own_ranks(layout, transfers))
 
 
 def check_answer(
     response: kv_transfer_pb2.HandshakeResponse, transfers: TransferThread, *, peer_boot_id: bytes
-) -> kv_transfer_pb2.KvRank:
-    """The rank to read from. Raises StaleBootId and LayoutMismatch."""
+) -> list[kv_transfer_pb2.KvRank]:
+    """The ranks to read from, each by its like here. Raises StaleBootId and LayoutMismatch."""
     if response.boot_id != peer_boot_id:
         raise StaleBootId(f"worker {peer_boot_id.hex()} is now {response.boot_id.hex()}")
-    if len(response.ranks) != 1:
-        raise LayoutMismatch("ranks", 1, len(response.ranks))
-    rank = response.ranks[0]
-    _check_transport(transfers.transport_name, rank.transport)
-    return rank
+    ranks = list(response.ranks)
+    if len(ranks) != len(transfers.metadata):
+        raise LayoutMismatch("ranks", len(transfers.metadata), len(ranks))
+    for rank in ranks:
+        _check_transport(transfers.transport_name, rank.transport)
+    return ranks
 
 
 def _check_transport(decode: str, prefill: str) -> None:

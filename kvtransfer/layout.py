@@ -45,9 +45,18 @@ class KvLayout:
 
     @classmethod
     def of_model(
-        cls, model: ModelConfig, *, model_digest: str, dtype: str, block_size: int, memory: str
+        cls,
+        model: ModelConfig,
+        *,
+        model_digest: str,
+        dtype: str,
+        block_size: int,
+        memory: str,
+        num_ranks: int = 1,
     ) -> Self:
-        """The layout of an unsharded pool; ``dtype`` as torch names it, without "torch."."""
+        """The layout of a pool that is divided among ``num_ranks``; ``dtype`` as torch names it,
+        without "torch."."""
+        num_heads = model.num_kv_heads // num_ranks
         return cls(
             model_digest=model_digest,
             dtype=dtype,
@@ -55,7 +64,7 @@ class KvLayout:
             num_kv_heads=model.num_kv_heads,
             head_dim=model.head_dim,
             block_size=block_size,
-            ranks=(HeadRange(0, model.num_kv_heads),),
+            ranks=tuple(HeadRange(rank * num_heads, num_heads) for rank in range(num_ranks)),
             memory=memory,
         )
 
@@ -65,10 +74,10 @@ class KvLayout:
         canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).digest()
 
-    def block_bytes(self, rank: int = 0) -> int:
-        """Bytes of one block of a rank's pool."""
+    def block_bytes(self) -> int:
+        """Bytes of one block, of all ranks together."""
         values = self.num_layers * 2 * self.block_size * self.head_dim
-        return values * self.ranks[rank].num_heads * _ITEM_SIZES[self.dtype]
+        return values * self.num_kv_heads * _ITEM_SIZES[self.dtype]
 
     def to_pb(self) -> kv_transfer_pb2.KvLayout:
         """The message form; the ranks travel beside it, as KvRank."""
@@ -115,5 +124,6 @@ def check_same_layout(*, decode: KvLayout, prefill: KvLayout) -> None:
 
 def _shown(value: object) -> object:
     if isinstance(value, tuple):
-        return [f"heads {r.first_head}..{r.first_head + r.num_heads - 1}" for r in value]
+        heads = [f"heads {r.first_head}..{r.first_head + r.num_heads - 1}" for r in value]
+        return f"{len(heads)}: {', '.join(heads)}"
     return value

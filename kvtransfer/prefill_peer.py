@@ -37,9 +37,10 @@ class PrefillPeer:
         Raises ServiceError (the worker's own words), PairingRefused, PeerError, TimeoutError.
         """
         response = await self.handshake(request, seconds=seconds)
-        rank = check_answer(response, self._transfers, peer_boot_id=self.boot_id)
-        self.num_blocks = rank.num_blocks
-        connected = self._transfers.connect(self.name, rank.transport_metadata)
+        ranks = check_answer(response, self._transfers, peer_boot_id=self.boot_id)
+        self.num_blocks = min(rank.num_blocks for rank in ranks)
+        metadata = [rank.transport_metadata for rank in ranks]
+        connected = self._transfers.connect(self.name, metadata)
         first_byte = asyncio.wrap_future(connected)
         try:
             async with asyncio.timeout(seconds):

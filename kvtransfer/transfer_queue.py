@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -54,7 +54,7 @@ class TransferQueue:
         times = [read.failed_at for read in tuple(self._reads) if read.failed_at is not None]
         return min(times, default=None)
 
-    def connect(self, peer: str, metadata: bytes, connected: "Future[None]") -> None:
+    def connect(self, peer: str, metadata: Sequence[bytes], connected: "Future[None]") -> None:
         """Resolves ``connected`` once a byte has moved; fails it with PeerError."""
         if peer in self._peers:
             connected.set_exception(PeerUnreachable(f"{peer} is connected, or still being removed"))

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from kvtransfer.block_read import BlockRead, cut_pieces, running_future
-from kvtransfer.checksums import block_checksums
 from kvtransfer.errors import BlocksCorrupt, TransferClosed
+from kvtransfer.poll_pace import PollPace
 from kvtransfer.transfer_queue import TransferQueue
 from kvtransfer.transport.base import Transport, enter_device
 
@@ -21,12 +21,6 @@ MAX_BYTES_IN_FLIGHT = 64 << 20
 # A read of device memory is only begun: fewer and larger ones keep the link full.
 MAX_DEVICE_PIECE_BYTES = 64 << 20
 MAX_DEVICE_BYTES_IN_FLIGHT = 512 << 20
-
-# Pauses between polls, in seconds: the shortest for a moment after something happened, then
-# doubling up to the longest.
-HOT_SECONDS = 0.02
-SHORTEST_PAUSE = 20e-6
-LONGEST_PAUSE = 1e-3
 
 
 class TransferThread:
@@ -45,6 +39,7 @@ class TransferThread:
         max_bytes_in_flight: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._transport = transport
         self.metadata = transport.metadata()
         self.pool = transport.pool
         self.transport_name = transport.name
@@ -71,8 +66,7 @@ class TransferThread:
         # The rest belongs to the thread.
         self._num_holds = 0
         self._poll_until = 0.0
-        self._last_event = 0.0
-        self._pause = SHORTEST_PAUSE
+        self._pace = PollPace(clock)
         self._turns = 0
         self._asleep = True
 
@@ -137,7 +131,7 @@ class TransferThread:
             return f"blocks are fenced by a read that failed {seconds:.0f} s ago"
         return None
 
-    def connect(self, peer: str, metadata: bytes) -> "Future[None]":
+    def connect(self, peer: str, metadata: Sequence[bytes]) -> "Future[None]":
         """Makes ``peer`` readable; resolves once a byte has moved, fails with PeerError."""
         connected: Future[None] = running_future()
         if not self._submit(lambda: self._queue.connect(peer, metadata, connected)):
@@ -150,6 +144,10 @@ class TransferThread:
         if not self._submit(lambda: self._queue.disconnect(peer, removed)):
             removed.set_result(None)
         return removed
+
+    def checksums(self, block_ids: Sequence[int]) -> tuple[int, ...]:
+        """CRC-32 of each block here, which must be final; waits for them."""
+        return self._transport.checksums(block_ids)
 
     def read(
         self,
@@ -168,7 +166,7 @@ class TransferThread:
         pieces = cut_pieces(remote_ids, local_ids, self._blocks_a_piece)
 
         def check() -> BlocksCorrupt | None:
-            wrong = checksums and block_checksums(self.pool, local_ids) != tuple(checksums)
+            wrong = checksums and self._transport.checksums(local_ids) != tuple(checksums)
             text = f"{len(local_ids)} blocks from {peer} are not what their checksums say"
             return BlocksCorrupt(text) if wrong else None
 
@@ -217,7 +215,7 @@ class TransferThread:
                 self._asleep = False
                 self._run_inbox()
                 if self.polling and self._queue.step():
-                    self._last_event = self._clock()
+                    self._pace.note_event()
                 self._asleep = True
         except BaseException as error:
             log.exception("the transfer thread failed")
@@ -228,20 +226,11 @@ class TransferThread:
 
     def _wait(self) -> bool:
         """Blocks until there is something to do; False when it is time to stop."""
-        pause = self._next_pause() if self.polling else None
+        pause = self._pace.next_pause() if self.polling else None
         with self._wake:
             if not self._inbox and not self._stopping and pause != 0.0:
                 self._wake.wait(pause)
             return not self._stopping
-
-    def _next_pause(self) -> float:
-        """0 right after something happened, the shortest while hot, then doubling."""
-        quiet = self._clock() - self._last_event
-        if quiet < HOT_SECONDS:
-            self._pause = SHORTEST_PAUSE
-            return 0.0 if quiet < SHORTEST_PAUSE else SHORTEST_PAUSE
-        self._pause = min(LONGEST_PAUSE, self._pause * 2)
-        return self._pause
 
     def _run_inbox(self) -> None:
         with self._wake:
@@ -250,7 +239,7 @@ class TransferThread:
         for command in commands:
             command()
         if commands:
-            self._last_event = self._clock()
+            self._pace.note_event()
 
     def _hold(self) -> None:
         self._num_holds += 1

@@ -18,7 +18,7 @@ from chassis.telemetry import Span
 from engine.block_manager import BlockManager
 from engine.loop import EngineLoop
 from engine.request import Request, RequestStatus
-from kvtransfer.checksums import block_checksums, no_checksums
+from kvtransfer.checksums import no_checksums
 from kvtransfer.handoff import Completion, FirstSample
 from kvtransfer.lease import LeaseEnd
 from kvtransfer.producer import HandoffTimeouts, Producer
@@ -75,9 +75,7 @@ class PrefillWorker:
             max_num_batched_tokens=model.step_tokens,
             max_num_seqs=model.step_tokens,
             revoke_after=settings.revoke_after,
-            checksum=partial(block_checksums, model.runner.kv_cache.tensor)
-            if settings.checksums
-            else no_checksums,
+            checksum=parts.transfers.checksums if settings.checksums else no_checksums,
         )
         engine_metrics = EngineMetrics(metrics, self.board)
         self._stepper = PrefillStepper(

@@ -1,5 +1,6 @@
 """A model in memory, ready to compute, with what a worker says about it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +19,8 @@ from modelfiles.errors import ModelFileError
 from modelfiles.vocabulary_digest import vocabulary_digest
 from worker.leg import Limits
 from worker.settings import EngineSettings
+
+RANK_MODULE = "worker.rank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +60,23 @@ class LoadedModel:
             )
 
 
-def load_model(settings: EngineSettings, *, max_decode_batch: int | None) -> LoadedModel:
+def load_model(
+    settings: EngineSettings,
+    *,
+    max_decode_batch: int | None,
+    on_failure: Callable[[BaseException], None],
+) -> LoadedModel:
     """Loads what ``settings`` name, None: for a worker that computes prompts alone.
 
-    Raises CannotStart naming the file, tensor or setting.
+    ``on_failure`` hears, from any thread, of another rank that ends before it is told to. Raises
+    CannotStart naming the file, tensor or setting.
     """
     try:
         local = resolve(settings.model)
         config = _engine_config(settings, str(local.path), max_decode_batch)
         checkpoint = _open(config)
         vocabulary = vocabulary_digest(local.path)
-        runner = open_runner(config, checkpoint)
+        runner = open_runner(config, checkpoint, rank_module=RANK_MODULE, on_rank_lost=on_failure)
     except (EngineError, ModelFileError, ServiceError) as error:
         raise CannotStart(str(error)) from error
     model = runner.model_config
@@ -77,6 +86,7 @@ def load_model(settings: EngineSettings, *, max_decode_batch: int | None) -> Loa
         dtype=config.dtype,
         block_size=config.block_size,
         memory="device" if config.device == "cuda" else "host",
+        num_ranks=config.tensor_parallel_size,
     )
     limits = Limits(model.vocab_size, model.max_position_embeddings, config.block_size)
     return LoadedModel(
@@ -107,6 +117,7 @@ def _engine_config(
         num_threads=settings.num_threads,
         device=device,
         workers_on_device=settings.workers_on_device,
+        tensor_parallel_size=settings.tensor_parallel_size,
         captures_decode=max_decode_batch is not None,
         load_format=settings.load_format,
     )

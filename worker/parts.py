@@ -15,11 +15,10 @@ from kvtransfer.transfer_thread import TransferThread
 from worker.identity import Identity
 from worker.loaded import LoadedModel, load_model
 from worker.settings import EngineSettings
+from worker.switch_interval import SWITCH_INTERVAL
 from worker.transfers import open_transfers
 
 log = logging.getLogger(__name__)
-
-SWITCH_INTERVAL = 0.0002
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +43,21 @@ async def open_parts(
 ) -> AsyncIterator[Parts]:
     """Loads the model, opens tracing, transfers and the metrics page. Raises CannotStart."""
     loop = asyncio.get_running_loop()
-    # At the default a busy event loop wakes the engine thread 5 ms late.
     sys.setswitchinterval(SWITCH_INTERVAL)
 
     def on_failure(error: BaseException) -> None:
         loop.call_soon_threadsafe(shutdown.fail, error)
 
     identity = Identity.draw()
-    model = await asyncio.to_thread(load_model, engine, max_decode_batch=max_decode_batch)
+    model = await asyncio.to_thread(
+        load_model, engine, max_decode_batch=max_decode_batch, on_failure=on_failure
+    )
     log.info(
-        "loaded %s: %s in %s memory, %d threads, %d blocks of %d tokens",
+        "loaded %s: %s in %s memory, %d ranks of %d threads, %d blocks of %d tokens",
         model.name,
         model.layout.dtype,
         model.layout.memory,
+        model.runner.num_ranks,
         engine.num_threads,
         model.num_blocks,
         model.limits.block_size,
@@ -65,9 +66,10 @@ async def open_parts(
     try:
         metrics = Metrics()
         metrics.count_tasks(loop)
-        pool = model.runner.kv_cache.tensor
-        async with open_transfers(pool, identity.boot_id, on_failure) as transfers:
+        pool, pipes = model.runner.kv_cache.tensor, model.runner.second_pipes
+        async with open_transfers(pool, pipes, identity.boot_id, on_failure) as transfers:
             with serve_page(metrics, server):
                 yield Parts(identity, model, transfers, metrics, on_failure)
     finally:
+        await asyncio.to_thread(model.runner.close)
         telemetry.shutdown()

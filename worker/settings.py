@@ -36,15 +36,24 @@ class EngineSettings:
     )
     kv_memory_bytes: int = setting(
         0,
-        help="bytes of the KV pool; 0: 1 GiB, on a GPU nine tenths of what the weights leave free",
+        help="bytes of the KV pool, in each process of a worker; 0: 1 GiB, on a GPU nine tenths of "
+        "what the weights leave free",
         minimum=0,
     )
     block_size: int = setting(16, help="tokens a KV block", minimum=1, maximum=1024)
     max_num_batched_tokens: int = setting(
         0, help="tokens that one step computes; 0: 256, on a GPU 2048", minimum=0
     )
+    tensor_parallel_size: int = setting(
+        1,
+        help="processes that divide the model's heads, on a GPU each; equal on both roles",
+        minimum=1,
+    )
     threads: int = setting(
-        0, help="CPU threads of the engine; 0: cores / workers_on_host", minimum=0
+        0,
+        help="CPU threads of the engine in each process; 0: cores / workers_on_host, divided "
+        "among those of a worker",
+        minimum=0,
     )
     workers_on_host: int = setting(2, help="workers that share this host's cores", minimum=1)
     workers_on_device: int = setting(1, help="workers that share the GPU", minimum=1)
@@ -62,7 +71,8 @@ class EngineSettings:
     @property
     def num_threads(self) -> int:
         """CPU threads of the engine, at least 1."""
-        return self.threads or max(1, len(os.sched_getaffinity(0)) // self.workers_on_host)
+        processes = self.workers_on_host * self.tensor_parallel_size
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // processes)
 
     def dtype_on(self, device: Device) -> Dtype:
         """``dtype``, with auto decided for this machine."""

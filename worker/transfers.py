@@ -1,8 +1,9 @@
-"""Opens the transfer thread over a model's pool."""
+"""Opens the transfer thread over a model's pool, or over those of its ranks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from multiprocessing.connection import Connection
 
 import torch
 
@@ -10,19 +11,26 @@ from chassis.lifecycle import CannotStart
 from kvtransfer.errors import TransportUnavailable
 from kvtransfer.handshake import agent_name
 from kvtransfer.transfer_thread import TransferThread
+from kvtransfer.transport.base import Transport
 from kvtransfer.transport.nixl import NixlTransport
+from kvtransfer.transport.ranked import RankedTransport
+from kvtransfer.transport.remote import RemoteTransport
 
 
 @asynccontextmanager
 async def open_transfers(
-    pool: torch.Tensor, boot_id: bytes, on_failure: Callable[[BaseException], None]
+    pool: torch.Tensor,
+    rank_pipes: Sequence[Connection],
+    boot_id: bytes,
+    on_failure: Callable[[BaseException], None],
 ) -> AsyncIterator[TransferThread]:
-    """Runs while entered. Raises CannotStart where this machine cannot move blocks.
+    """Runs while entered, over ``pool`` and those of the ranks at the other ends of the pipes.
 
-    Opening moves a first byte, and closing waits for a poll: neither holds up the event loop.
+    Raises CannotStart where this machine cannot move blocks. Opening moves a first byte, and
+    closing waits for a poll: neither holds up the event loop.
     """
     try:
-        transport = await asyncio.to_thread(NixlTransport, pool, agent_name(boot_id))
+        transport = await asyncio.to_thread(_open_transport, pool, rank_pipes, boot_id)
     except TransportUnavailable as error:
         raise CannotStart(str(error)) from error
     transfers = TransferThread(transport, on_failure=on_failure)
@@ -31,3 +39,15 @@ async def open_transfers(
         yield transfers
     finally:
         await asyncio.to_thread(transfers.stop)
+
+
+def _open_transport(
+    pool: torch.Tensor, rank_pipes: Sequence[Connection], boot_id: bytes
+) -> Transport:
+    own = NixlTransport(pool, agent_name(boot_id))
+    if not rank_pipes:
+        return own
+    others = [
+        RemoteTransport(pipe, agent_name(boot_id, rank)) for rank, pipe in enumerate(rank_pipes, 1)
+    ]
+    return RankedTransport([own, *others])

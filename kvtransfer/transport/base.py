@@ -1,4 +1,4 @@
-"""How blocks move: one-sided reads of whole blocks from peers' pools into this rank's pool."""
+"""How blocks move: one-sided reads of whole blocks from peers' pools into this worker's."""
 
 import math
 from abc import ABC, abstractmethod
@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import torch
 
+from kvtransfer.checksums import block_checksums
 from kvtransfer.errors import TransferError
 
 
@@ -37,8 +38,9 @@ class Transport(ABC):
     """Moves whole blocks into ``pool`` from pools with blocks of the same size.
 
     ``pool`` is a contiguous tensor whose first axis is the block, on any device; it is registered
-    once, at construction, and must outlive the transport. Construction raises
-    TransportUnavailable where this machine cannot move blocks.
+    once, at construction, and must outlive the transport. One in another process is described by a
+    tensor on the device "meta". Construction raises TransportUnavailable where this machine cannot
+    move blocks.
 
     Not thread-safe and never blocking for long: after construction the transfer thread alone
     calls it. Tickets are positive and never reused.
@@ -56,14 +58,15 @@ class Transport(ABC):
         self.block_bytes = math.prod(pool.shape[1:]) * pool.element_size()
 
     @abstractmethod
-    def metadata(self) -> bytes:
-        """What a peer needs for ``connect``; the same bytes for the life of the transport."""
+    def metadata(self) -> tuple[bytes, ...]:
+        """What a peer needs for ``connect``, of each rank; the same for the transport's life."""
 
     @abstractmethod
-    def connect(self, peer: str, metadata: bytes) -> int:
+    def connect(self, peer: str, metadata: Sequence[bytes]) -> int:
         """Begins to make ``peer`` readable; the ticket ends once a byte has really moved.
 
-        Raises PeerError where the metadata is of no use. The peer must be unknown.
+        ``metadata`` has as many ranks as there are here. Raises PeerError where it is of no use.
+        The peer must be unknown.
         """
 
     @abstractmethod
@@ -80,6 +83,10 @@ class Transport(ABC):
     @abstractmethod
     def poll(self) -> list[Ended]:
         """Makes progress in both directions, and reports every ticket that ended since."""
+
+    def checksums(self, block_ids: Sequence[int]) -> tuple[int, ...]:
+        """One of each block here, over its parts on every rank. Any thread."""
+        return block_checksums(self.pool, block_ids)
 
     @abstractmethod
     def close(self) -> None:

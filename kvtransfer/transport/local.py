@@ -34,11 +34,11 @@ class LocalTransport(Transport):
         self._num_tickets = 0
         fabric.pools[pool_name] = pool
 
-    def metadata(self) -> bytes:
-        return self._pool_name.encode()
+    def metadata(self) -> tuple[bytes, ...]:
+        return (self._pool_name.encode(),)
 
-    def connect(self, peer: str, metadata: bytes) -> int:
-        pool_name = metadata.decode()
+    def connect(self, peer: str, metadata: Sequence[bytes]) -> int:
+        (pool_name,) = (each.decode() for each in metadata)
         if pool_name not in self._fabric.pools:
             raise PeerUnreachable(f"there is no pool {pool_name!r}")
         self._peers[peer] = pool_name

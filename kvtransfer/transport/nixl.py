@@ -99,11 +99,12 @@ class NixlTransport(Transport):
         self._num_tickets = 0
         _self_test(self._metadata, f"{agent_name}-self-test", self._agent)
 
-    def metadata(self) -> bytes:
-        return self._metadata
+    def metadata(self) -> tuple[bytes, ...]:
+        return (self._metadata,)
 
-    def connect(self, peer: str, metadata: bytes) -> int:
-        pool, nixl_metadata = PoolAddress.unpack(metadata)
+    def connect(self, peer: str, metadata: Sequence[bytes]) -> int:
+        (own,) = metadata
+        pool, nixl_metadata = PoolAddress.unpack(own)
         if pool.block_bytes != self.block_bytes:
             raise PeerUnreachable(
                 f"{peer} has blocks of {pool.block_bytes} bytes, here they have {self.block_bytes}"

@@ -100,7 +100,7 @@ def test_the_table_lists_the_metrics_of_each_service_with_their_labels() -> None
 
 CODE = "\n".join(
     path.read_text()
-    for package in (*SHOWN_BY, "chassis", "kvtransfer")
+    for package in (*SHOWN_BY, "engine", "kvtransfer")
     for path in (ROOT / package).rglob("*.py")
 )
 TROUBLES = PAGE.split("\n## When something is wrong\n")[1].split("\n## ")[0]

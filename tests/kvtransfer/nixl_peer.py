@@ -19,7 +19,7 @@ def main() -> None:
     thread = TransferThread(NixlTransport(pool, f"peer-{os.getpid()}"))
     thread.start()
     thread.hold()
-    print(thread.metadata.hex(), flush=True)
+    print(thread.metadata[0].hex(), flush=True)
     sys.stdin.read()
     thread.stop()
 

@@ -30,7 +30,7 @@ class Peer(ABC):
 
     name: str
     offset: int
-    metadata: bytes
+    metadata: tuple[bytes, ...]
 
     def blocks(self, ids: list[int]) -> torch.Tensor:
         """What these blocks hold."""
@@ -51,15 +51,15 @@ class Peer(ABC):
 
 
 class LocalPeer(Peer):
-    """A pool on a fabric."""
+    """A pool on a fabric, which may stand for those of several ranks."""
 
-    def __init__(self, offset: int, fabric: LocalFabric) -> None:
+    def __init__(self, offset: int, fabric: LocalFabric, num_ranks: int = 1) -> None:
         self.offset = offset
         self.name = f"peer-{offset}"
         self._fabric = fabric
         numbers = torch.arange(NUM_BLOCKS, dtype=torch.float32) + offset
         pool = numbers[:, None].repeat(1, BLOCK_VALUES)
-        self.metadata = LocalTransport(pool, self.name, fabric).metadata()
+        self.metadata = LocalTransport(pool, self.name, fabric).metadata() * num_ranks
 
     def freeze(self) -> None:
         self._fabric.held = True
@@ -87,7 +87,7 @@ class ProcessPeer(Peer):
         )
         self.name = f"peer-{self._process.pid}"
         assert self._process.stdout is not None
-        self.metadata = bytes.fromhex(self._process.stdout.readline().strip())
+        self.metadata = (bytes.fromhex(self._process.stdout.readline().strip()),)
 
     @property
     def alive(self) -> bool:

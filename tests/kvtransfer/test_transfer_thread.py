@@ -34,13 +34,13 @@ def fabric() -> LocalFabric:
 def test_a_stopped_thread_refuses_work_and_fences_nothing(fabric: LocalFabric) -> None:
     thread = TransferThread(LocalTransport(torch.zeros(8, 4), "us", fabric))
     thread.start()
-    thread.connect("peer", b"peer").result(WAIT)
+    thread.connect("peer", (b"peer",)).result(WAIT)
     thread.stop()
     thread.stop()
     read = thread.read("peer", [1], [1])
     assert isinstance(read.done.exception(WAIT), TransferClosed)
     read.ended.result(WAIT)
-    assert isinstance(thread.connect("peer", b"peer").exception(WAIT), TransferClosed)
+    assert isinstance(thread.connect("peer", (b"peer",)).exception(WAIT), TransferClosed)
     thread.disconnect("peer").result(WAIT)
     assert not thread.alive
 
@@ -62,7 +62,7 @@ def test_a_failure_fails_every_read_and_is_told(fabric: LocalFabric) -> None:
 
     thread = TransferThread(transport, on_failure=on_failure)
     thread.start()
-    thread.connect("peer", b"peer").result(WAIT)
+    thread.connect("peer", (b"peer",)).result(WAIT)
     fabric.held = True
     read = thread.read("peer", [1], [1])
     transport.broken = True
@@ -83,7 +83,7 @@ def test_a_pull_cannot_starve_another(fabric: LocalFabric) -> None:
         max_bytes_in_flight=block_bytes,
     )
     order: list[str] = []
-    connected = thread.connect("peer", b"peer")
+    connected = thread.connect("peer", (b"peer",))
     long = thread.read("peer", [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6])
     short = thread.read("peer", [7], [7])
     long.done.add_done_callback(lambda _: order.append("long"))

@@ -1,7 +1,8 @@
 """What every transport must do, read through a transfer thread as the services do.
 
 "nixl" uses what UCX chooses between two processes of a host, which copies while a read is posted;
-"nixl-tcp" is the path on which a read moves only while both sides poll.
+"nixl-tcp" is the path on which a read moves only while both sides poll. "ranks" are two local
+ones, the second at the other end of a pipe; both read from the same peers.
 """
 
 import itertools
@@ -17,6 +18,7 @@ from kvtransfer.transfer_thread import TransferThread
 from kvtransfer.transport.base import Transport
 from kvtransfer.transport.local import LocalFabric, LocalTransport
 from kvtransfer.transport.nixl import NixlTransport
+from kvtransfer.transport.ranked import RankedTransport
 from tests.kvtransfer.peers import (
     BLOCK_VALUES,
     NUM_BLOCKS,
@@ -26,16 +28,17 @@ from tests.kvtransfer.peers import (
     ProcessPeer,
     wait_until,
 )
+from tests.kvtransfer.remote_rank import remote_transport
 
 UNTOUCHED = -1.0
 
 _names = (f"reader-{os.getpid()}-{number}" for number in itertools.count())
 
 # Left to itself UCX reads a stopped process's memory all the same, and nothing stays in flight.
-stays_in_flight = pytest.mark.parametrize("kind", ["local", "nixl-tcp"], indirect=True)
+stays_in_flight = pytest.mark.parametrize("kind", ["local", "ranks", "nixl-tcp"], indirect=True)
 
 
-@pytest.fixture(params=["local", "nixl", "nixl-tcp"])
+@pytest.fixture(params=["local", "ranks", "nixl", "nixl-tcp"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "nixl-tcp":
         monkeypatch.setenv("UCX_TLS", "tcp")
@@ -58,8 +61,8 @@ def make_peer(
     made: list[Peer] = []
 
     def make(offset: int) -> Peer:
-        if kind == "local":
-            peer: Peer = LocalPeer(offset, fabric)
+        if kind in ("local", "ranks"):
+            peer: Peer = LocalPeer(offset, fabric, num_ranks=2 if kind == "ranks" else 1)
         else:
             known = peer_processes.get((kind, offset))
             if known is None or not known.alive:
@@ -82,6 +85,9 @@ def make_reader(kind: str, fabric: LocalFabric) -> Iterator[Callable[..., Transf
         transport: Transport
         if kind == "local":
             transport = LocalTransport(pool, next(_names), fabric)
+        elif kind == "ranks":
+            other = remote_transport(pool.clone(), fabric, next(_names))
+            transport = RankedTransport([LocalTransport(pool, next(_names), fabric), other])
         else:
             transport = NixlTransport(pool, next(_names))
         made.append(TransferThread(transport, **settings))
@@ -153,7 +159,8 @@ def test_an_odd_number_of_blocks_fills_the_last_piece_in_part(
 def test_bytes_are_counted_as_blocks_times_block_size(reader: TransferThread, peer: Peer) -> None:
     reader.read(peer.name, [1, 2, 3, 9], [1, 2, 3, 50]).done.result(WAIT)
     reader.read(peer.name, [5], [5]).done.result(WAIT)
-    assert reader.block_bytes == BLOCK_VALUES * 4
+    num_ranks = len(reader.metadata)
+    assert reader.block_bytes == num_ranks * BLOCK_VALUES * 4
     assert reader.num_bytes_read == 5 * reader.block_bytes
 
 
@@ -282,7 +289,8 @@ def test_a_removed_or_unknown_peer_cannot_be_read(reader: TransferThread, peer: 
 
 def test_metadata_that_means_nothing_is_refused(reader: TransferThread) -> None:
     for metadata in (b"", b"x", b"x" * 400):
-        assert isinstance(reader.connect("nobody", metadata).exception(WAIT), PeerError)
+        of_ranks = [metadata] * len(reader.metadata)
+        assert isinstance(reader.connect("nobody", of_ranks).exception(WAIT), PeerError)
 
 
 def test_stopping_ends_every_read(reader: TransferThread, peer: Peer) -> None:

@@ -94,7 +94,7 @@ async def worker_pair(
 def _open_parts(
     name: str, engine: EngineSettings, fabric: LocalFabric, failures: list[BaseException]
 ) -> Iterator[Parts]:
-    model = load_model(engine, max_decode_batch=32)
+    model = load_model(engine, max_decode_batch=32, on_failure=failures.append)
     transport = LocalTransport(model.runner.kv_cache.tensor, name, fabric)
     transfers = TransferThread(transport, on_failure=failures.append)
     transfers.start()

@@ -63,7 +63,7 @@ async def worker() -> AsyncIterator[Worker]:
     server.set_ready(True)
     worker = Worker(server, fabric)
     worker.transfers.start()
-    await asyncio.wrap_future(worker.transfers.connect("peer", b"peer"))
+    await asyncio.wrap_future(worker.transfers.connect("peer", (b"peer",)))
     worker.watching = background.spawn(worker.watch)
     async with open_channel(f"127.0.0.1:{server.port}") as channel:
         request = health_pb2.HealthCheckRequest(service=SERVICE)

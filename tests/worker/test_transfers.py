@@ -34,7 +34,7 @@ async def test_the_event_loop_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, failures = asyncio.get_running_loop(), list[BaseException]()
     SlowTransport.may_go_on = threading.Event()
     loop.call_soon(SlowTransport.may_go_on.set)
-    async with open_transfers(POOL, b"boot", failures.append) as transfers:
+    async with open_transfers(POOL, (), b"boot", failures.append) as transfers:
         assert transfers.alive
         SlowTransport.may_go_on.clear()
         loop.call_soon(SlowTransport.may_go_on.set)
@@ -50,5 +50,5 @@ async def test_a_machine_that_cannot_move_blocks_stops_the_start(
 
     monkeypatch.setattr("worker.transfers.NixlTransport", refuse)
     with pytest.raises(CannotStart, match="no UCX here"):
-        async with open_transfers(POOL, b"boot", lambda error: None):
+        async with open_transfers(POOL, (), b"boot", lambda error: None):
             pass

@@ -1,0 +1,23 @@
+"""The processes of a worker's ranks."""
+
+import asyncio
+import os
+from pathlib import Path
+
+
+def rank_pids(worker: int) -> list[int]:
+    """Of the ranks, but for the first, of the worker with this process id: its only children."""
+    lists = Path(f"/proc/{worker}/task").glob("*/children")
+    return [int(pid) for each in lists for pid in each.read_text().split()]
+
+
+async def until_gone(descriptor: int) -> None:
+    """Returns once the process of a pidfd has ended; closes the descriptor."""
+    loop, gone = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, gone.set)
+    try:
+        async with asyncio.timeout(60):
+            await gone.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

@@ -1,0 +1,87 @@
+"""Workers of two ranks each, over NIXL between each rank and its like (protocol 4.3)."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.tiny_model import tiny_prompt
+from tests.e2e.engine_reference import Reference
+from tests.e2e.rank_processes import rank_pids, until_gone
+from tests.e2e.split_client import is_quiet, split_client
+from tests.e2e.tiny_model import POOL
+from tests.e2e.worker_process import WorkerProcess, running
+
+RANKS = ("--tensor-parallel-size", "2")
+PROMPTS = [tiny_prompt(length, seed=length) for length in (1, 16, 40, 130, 300)]
+GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
+LONG: dict[str, Any] = {**GREEDY, "max_tokens": 30_000}
+
+
+@contextmanager
+def worker_pair(
+    model: str, traces: Path, prefill: tuple[str, ...] = RANKS
+) -> Iterator[tuple[WorkerProcess, WorkerProcess]]:
+    """A prefill worker, and a decode worker of two ranks; both are ready."""
+    with (
+        running("prefill", *POOL, *prefill, trace_directory=traces, model=model) as first,
+        running("decode", *POOL, *RANKS, trace_directory=traces, model=model) as second,
+    ):
+        yield first.wait_ready(), second.wait_ready()
+
+
+@pytest.mark.slow
+async def test_two_ranks_on_both_sides_give_the_tokens_of_one_process(
+    tiny_model: str, tmp_path: Path
+) -> None:
+    with worker_pair(tiny_model, tmp_path, (*RANKS, "--checksums")) as workers:
+        async with split_client(*workers) as client:
+            answers = [(await client.generate(prompt, **GREEDY))[0] for prompt in PROMPTS]
+            forked = await client.generate(PROMPTS[3], choices=(0, 1, 2), **GREEDY)
+        ranks = [os.pidfd_open(pid) for worker in workers for pid in rank_pids(worker.pid)]
+        for worker in workers:
+            worker.terminate()
+        assert [await asyncio.to_thread(worker.wait_exit) for worker in workers] == [0, 0]
+        for rank in ranks:
+            await until_gone(rank)
+    expected = Reference(tiny_model).complete([(prompt, GREEDY) for prompt in PROMPTS])
+    assert answers == [list(completion.token_ids) for (completion,) in expected]
+    assert forked == dict.fromkeys(range(3), answers[3])
+    assert len(ranks) == 2
+
+
+@pytest.mark.slow
+async def test_workers_of_other_numbers_of_ranks_are_refused_with_both(
+    tiny_model: str, tmp_path: Path
+) -> None:
+    with worker_pair(tiny_model, tmp_path, ()) as workers:
+        async with split_client(*workers) as client:
+            finished = await (await client.begin(PROMPTS[2], **GREEDY)).outcome()
+    assert finished.failure.reason == "LAYOUT_MISMATCH"
+    assert "decode has '2: heads 0..0, heads 1..1'" in finished.failure.message
+    assert "prefill has '1: heads 0..1'" in finished.failure.message
+
+
+@pytest.mark.slow
+async def test_the_end_of_a_rank_is_that_of_its_worker_and_of_all_ranks(
+    tiny_model: str, tmp_path: Path
+) -> None:
+    """Prefill loses one while it is idle, decode its first while it computes."""
+    with worker_pair(tiny_model, tmp_path) as (prefill, decode):
+        async with split_client(prefill, decode, outlived=False) as client:
+            attempt = await client.begin(PROMPTS[2], **LONG)
+            await attempt.stepped.wait()
+            await client.watch_until("prefill", is_quiet)
+            (rank,) = rank_pids(prefill.pid)
+            os.kill(rank, signal.SIGKILL)
+            assert await asyncio.to_thread(prefill.wait_exit) == 1
+            (rank,) = rank_pids(decode.pid)
+            left = os.pidfd_open(rank)
+            decode.signal(signal.SIGKILL)
+            await until_gone(left)
+    assert "RankLost: rank 1 was ended by signal 9" in "".join(prefill.log)

@@ -1,0 +1,24 @@
+"""The transport of another rank: in this process, but at the other end of a pipe."""
+
+import multiprocessing
+import threading
+from collections.abc import Callable
+
+import torch
+
+from kvtransfer.transport.base import Transport
+from kvtransfer.transport.local import LocalFabric, LocalTransport
+from kvtransfer.transport.remote import RemoteTransport
+from kvtransfer.transport.server import serve_transport
+
+
+def remote_transport(pool: torch.Tensor, fabric: LocalFabric, name: str) -> RemoteTransport:
+    """Over ``pool``, on the fabric."""
+    return served(lambda agent_name: LocalTransport(pool, agent_name, fabric), name)
+
+
+def served(open_transport: Callable[[str], Transport], name: str) -> RemoteTransport:
+    """What ``open_transport`` makes, worked through a pipe."""
+    ours, theirs = multiprocessing.Pipe()
+    threading.Thread(target=serve_transport, args=(theirs, open_transport), daemon=True).start()
+    return RemoteTransport(ours, name)
