@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from batonctl.errors import InputError
-from batonctl.gpus import visible_gpus
+from batonctl.gpus import share_gpus, visible_gpus
 from batonctl.ports import LOOPBACK, METRICS_OFFSET, find_free_ports, is_free
 from batonctl.service_spec import Role, ServiceSpec
 
@@ -18,7 +18,8 @@ _MODULES = {Role.GATEWAY: "gateway", Role.PREFILL: "prefill_svc", Role.DECODE: "
 class StackPlan:
     """A stack to run. Ports are the first of each role's run; metrics are METRICS_OFFSET above.
 
-    Workers take turns on ``gpus``, as CUDA_VISIBLE_DEVICES names them.
+    Workers take turns on ``gpus``, as CUDA_VISIBLE_DEVICES names them, and get
+    ``tensor_parallel_size`` each.
     Whatever has no field here is set by the services' own environment (BATON_PREFILL_..).
     """
 
@@ -27,6 +28,7 @@ class StackPlan:
     decode_workers: int = 1
     dtype: str | None = None
     quantization: str | None = None
+    tensor_parallel_size: int | None = None
     gateway_port: int = 7100
     prefill_port: int = 7110
     decode_port: int = 7120
@@ -50,13 +52,15 @@ class StackPlan:
         env = {}
         if self.gpus:
             number = index if role == Role.PREFILL else self.prefill_workers + index
-            turn = number % len(self.gpus)
-            env["CUDA_VISIBLE_DEVICES"] = self.gpus[turn]
-            flags.append(f"--workers-on-device={-(-(num_workers - turn) // len(self.gpus))}")
+            shares = share_gpus(self.gpus, self.tensor_parallel_size or 1, num_workers)
+            env["CUDA_VISIBLE_DEVICES"], num_sharing = shares[number]
+            flags.append(f"--workers-on-device={num_sharing}")
         if self.dtype is not None:
             flags.append(f"--dtype={self.dtype}")
         if self.quantization is not None:
             flags.append(f"--quantization={self.quantization}")
+        if self.tensor_parallel_size is not None:
+            flags.append(f"--tensor-parallel-size={self.tensor_parallel_size}")
         return self._spec(role, f"{role}-{index}", first_port + index, flags, env)
 
     def _spec(

@@ -38,6 +38,14 @@ AnyDtype = Annotated[
 AnyQuantization = Annotated[
     Quantization | None, typer.Option(help="q4 keeps 4-bit weights 4-bit. [default: none]")
 ]
+TensorParallelSize = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Processes that divide each worker's model, on a GPU each. [default: 1]",
+    ),
+]
 DrainGrace = Annotated[
     float,
     typer.Option(min=0, metavar="SECONDS", help="What running requests get to end."),
@@ -53,6 +61,7 @@ def up(
     decode_workers: Workers = 1,
     dtype: AnyDtype = None,
     quantization: AnyQuantization = None,
+    tensor_parallel_size: TensorParallelSize = None,
     gateway_port: Port = 7100,
     prefill_port: Port = 7110,
     decode_port: Port = 7120,
@@ -80,6 +89,7 @@ def up(
         decode_workers=decode_workers,
         dtype=dtype,
         quantization=quantization,
+        tensor_parallel_size=tensor_parallel_size,
         gateway_port=gateway_port,
         prefill_port=prefill_port,
         decode_port=decode_port,

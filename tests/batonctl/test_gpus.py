@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from batonctl.gpus import visible_gpus
+from batonctl.gpus import share_gpus, visible_gpus
 
 
 def test_gpus_are_those_that_the_driver_lists(tmp_path: Path) -> None:
@@ -22,3 +22,19 @@ def test_gpus_are_those_that_the_driver_lists(tmp_path: Path) -> None:
 def test_the_environment_narrows_them(tmp_path: Path, asked: str, expected: list[str]) -> None:
     (tmp_path / "0000:01:00.0").mkdir()
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": asked}, tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (1, [("a", 1), ("b", 1), ("c", 1)]),
+        (2, [("a,b", 2), ("c,d", 1), ("a,b", 2)]),
+        (3, [("a,b,c", 3), ("a,b,c", 3), ("a,b,c", 3)]),
+        (5, [("a,b,c,d", 3)] * 3),
+    ],
+    ids=["one each", "two each", "one left over", "too few"],
+)
+def test_workers_take_turns_on_as_many_gpus_as_they_need(
+    size: int, expected: list[tuple[str, int]]
+) -> None:
+    assert share_gpus(["a", "b", "c", "d"], size, 3) == expected

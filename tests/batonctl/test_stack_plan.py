@@ -31,7 +31,12 @@ def settings_of(plan: StackPlan) -> dict[str, Any]:
 
 def test_services_understand_their_flags() -> None:
     plan = StackPlan(
-        model="m", prefill_workers=2, decode_workers=3, dtype="float32", quantization="q4"
+        model="m",
+        prefill_workers=2,
+        decode_workers=3,
+        dtype="float32",
+        quantization="q4",
+        tensor_parallel_size=2,
     )
     settings = settings_of(plan)
     assert list(settings) == [
@@ -45,12 +50,13 @@ def test_services_understand_their_flags() -> None:
     decode = settings["decode-2"]
     assert (decode.server.port, decode.server.metrics_port) == (7122, 8122)
     assert (decode.engine.dtype, decode.engine.quantization) == ("float32", "q4")
-    assert decode.engine.workers_on_host == 5
+    assert (decode.engine.workers_on_host, decode.engine.tensor_parallel_size) == (5, 2)
     assert {s.server.host for s in settings.values()} == {"127.0.0.1"}
 
 
 def test_what_is_not_given_is_left_to_the_services() -> None:
     prefill = settings_of(StackPlan(model="m"))["prefill-0"]
+    assert prefill.engine.tensor_parallel_size == 1
     assert prefill.engine.dtype == PrefillSettings().engine.dtype
     assert prefill.engine.quantization == PrefillSettings().engine.quantization
 
