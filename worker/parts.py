@@ -62,7 +62,7 @@ async def open_parts(
         model.num_blocks,
         model.limits.block_size,
     )
-    telemetry.setup(service, identity.boot_id.hex())
+    telemetry.setup(service, identity.boot_id.hex(), tensor_parallel_size=model.runner.num_ranks)
     try:
         metrics = Metrics()
         metrics.count_tasks(loop)

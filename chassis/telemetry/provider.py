@@ -5,6 +5,7 @@ import os
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -30,16 +31,19 @@ _provider: TracerProvider | None = None
 _exporter: "Exporter | None" = None
 
 
-def setup(service: str, instance: str = "") -> None:
+def setup(service: str, instance: str = "", **attributes: int) -> None:
     """Starts tracing in this process as ``baton-<service>``; call once, before serving.
 
+    ``attributes`` tell more of the process, each as ``baton.<name>``.
     OTLP over gRPC where OTEL_EXPORTER_OTLP_(TRACES_)ENDPOINT is set, else files under
     BATON_TRACE_DIR. OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER=none, OTEL_TRACES_SAMPLER(_ARG),
     OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and OTEL_BSP_* are honoured.
     """
     global _provider, _exporter
     assert _provider is None, "telemetry is already set up"
-    _provider = TracerProvider(resource=_resource(service, instance), shutdown_on_exit=False)
+    _provider = TracerProvider(
+        resource=_resource(service, instance, attributes), shutdown_on_exit=False
+    )
     _exporter = _make_exporter(service)
     if _exporter is not None:
         _provider.add_span_processor(_processor(_exporter))
@@ -68,12 +72,13 @@ def shutdown(timeout: float = 2.0) -> None:
         closer.join(_POLL_SECONDS)
 
 
-def _resource(service: str, instance: str) -> Resource:
-    attributes: dict[str, str] = {
+def _resource(service: str, instance: str, more: Mapping[str, int]) -> Resource:
+    attributes: dict[str, str | int] = {
         "service.name": f"baton-{service}",
         "service.namespace": "baton",
         "service.version": _version(),
         "service.instance.id": instance or str(uuid.uuid4()),
+        **{f"baton.{name}": value for name, value in more.items()},
     }
     given = OTELResourceDetector().detect().attributes or {}
     return Resource.create({**attributes, **given, "process.pid": os.getpid()})

@@ -139,7 +139,7 @@ def test_the_resource_says_who_and_the_environment_may_say_otherwise(
         path.unlink()
         return facts(line["resourceSpans"][0]["resource"]["attributes"])
 
-    telemetry.setup("prefill", "boot-1")
+    telemetry.setup("prefill", "boot-1", tensor_parallel_size=2)
     own = resource()
     monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=lab")
@@ -147,6 +147,7 @@ def test_the_resource_says_who_and_the_environment_may_say_otherwise(
     given = resource()
     assert (own["service.name"], own["service.instance.id"]) == ("baton-prefill", "boot-1")
     assert own["process.pid"] == str(os.getpid())
+    assert own["baton.tensor_parallel_size"] == "2"
     assert (given["service.name"], given["deployment.environment.name"]) == ("mine", "lab")
 
 

@@ -3,14 +3,17 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from baton.client import BatonClient
+from batonctl.ports import find_free_ports
 from bench.tiny_model import tiny_prompt
+from tests.batonctl.command import Running
 from tests.e2e.engine_reference import Reference
 from tests.e2e.rank_processes import rank_pids, until_gone
 from tests.e2e.split_client import is_quiet, split_client
@@ -21,6 +24,8 @@ RANKS = ("--tensor-parallel-size", "2")
 PROMPTS = [tiny_prompt(length, seed=length) for length in (1, 16, 40, 130, 300)]
 GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
 LONG: dict[str, Any] = {**GREEDY, "max_tokens": 30_000}
+# Long enough to be under way when a rank dies, and not much longer.
+ANSWER: dict[str, Any] = {**GREEDY, "max_tokens": 400}
 
 
 @contextmanager
@@ -85,3 +90,54 @@ async def test_the_end_of_a_rank_is_that_of_its_worker_and_of_all_ranks(
             decode.signal(signal.SIGKILL)
             await until_gone(left)
     assert "RankLost: rank 1 was ended by signal 9" in "".join(prefill.log)
+
+
+@pytest.mark.slow
+async def test_answers_outlive_a_rank_of_either_worker_which_comes_back(
+    tiny_model: str, tmp_path: Path
+) -> None:
+    """Of one decode worker of two while both compute, and of the only prefill worker."""
+    ports = dict(zip(("gateway", "prefill", "decode"), find_free_ports(3), strict=True))
+    flags = [f"--{role}-port={port}" for role, port in ports.items()]
+    flags += ["--model", tiny_model, "--dtype=float32", "--decode-workers=2", *RANKS]
+    with Running("up", *flags, env={"BATON_TRACE_DIR": str(tmp_path)}) as up:
+        await asyncio.to_thread(up.wait_line, "ready at")
+        async with BatonClient(f"127.0.0.1:{ports['gateway']}") as client:
+            streams = [client.stream(prompt, **ANSWER) for prompt in PROMPTS[:4]]
+            begun = [await _tokens(stream, 2) for stream in streams]
+            await _lose_rank(up, "decode-0", ports["decode"])
+            rest = await asyncio.gather(*(_tokens(stream) for stream in streams))
+            await asyncio.to_thread(up.wait_line, "decode-0 is ready again")
+            await _lose_rank(up, "prefill-0", ports["prefill"])
+            streams = [client.stream(prompt, **ANSWER) for prompt in PROMPTS[:4]]
+            again = await asyncio.gather(*(_tokens(stream) for stream in streams))
+            await asyncio.to_thread(up.wait_line, "prefill-0 is ready again")
+        up.interrupt()
+        assert await asyncio.to_thread(up.wait) == 0
+    completions = Reference(tiny_model).complete([(prompt, ANSWER) for prompt in PROMPTS[:4]])
+    expected = [list(completion.token_ids) for (completion,) in completions]
+    assert [first + last for first, last in zip(begun, rest, strict=True)] == expected
+    assert again == expected
+
+
+async def _tokens(stream: AsyncIterator[Any], at_least: int | None = None) -> list[int]:
+    """The next tokens of an answer, or all that are left."""
+    tokens: list[int] = []
+    async for message in stream:
+        tokens += [token for delta in message.deltas for token in delta.token_ids]
+        if at_least is not None and len(tokens) >= at_least:
+            break
+    return tokens
+
+
+async def _lose_rank(up: Running, name: str, port: int) -> None:
+    """Kills the second rank of the worker there; returns once the supervisor has noticed."""
+    (worker,) = (pid for pid in up.children() if f"--port={port}" in _arguments(pid))
+    (rank,) = rank_pids(worker)
+    os.kill(rank, signal.SIGKILL)
+    await asyncio.to_thread(up.wait_line, "rank 1 was ended by signal 9")
+    await asyncio.to_thread(up.wait_line, f"{name} died (exit code 1)")
+
+
+def _arguments(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
