@@ -14,6 +14,7 @@ from chassis.error_table import INTERNAL_MESSAGE
 from chassis.errors import Internal, ServiceError, Unavailable
 from chassis.failure import failure_from_pb
 from chassis.status import from_rpc_error
+from gateway.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -52,11 +53,14 @@ class Session:
         channel: grpc.aio.Channel,
         worker: str,
         boot_id: bytes,
+        turns: Turns,
         stall_seconds: float = _STALL_SECONDS,
     ) -> None:
+        """``turns`` are shared by all sessions of the process."""
         self._channel = channel
         self._worker = worker
         self._boot_id = boot_id
+        self._turns = turns
         self._stall_seconds = stall_seconds
         self._sinks: dict[int, DecodeSink] = {}
         self._handles = itertools.count(1)
@@ -185,8 +189,8 @@ class Session:
     async def _deliver(self, step: decode_pb2.StepOutputs) -> None:
         """Hands each row to its attempt; rows of attempts that were cancelled are dropped.
 
-        One a turn of the loop: each makes a write, and gRPC hands the loop one finished thing a
-        turn, in order. More writes would queue up before whatever else arrives, such as requests.
+        One a turn: each makes a write, and what it wakes, like whoever else waits for the loop, has
+        its turn between.
         """
         sinks = self._sinks
         logprobs = {row.row: row.logprobs for row in step.logprobs}
@@ -194,7 +198,7 @@ class Session:
         rows = zip(step.handles, step.choices, step.indices, step.token_ids, strict=True)
         for row, (handle, choice, index, token_id) in enumerate(rows):
             if row:
-                await asyncio.sleep(0)
+                await self._turns.take()
             sink = sinks.get(handle)
             if sink is None:
                 continue

@@ -19,6 +19,7 @@ from gateway.backoff import Backoff, keep_trying
 from gateway.circuit import RetryBudget
 from gateway.served_model import ServedModel
 from gateway.session import Session
+from gateway.turns import Turns
 from gateway.worker import Worker, WorkerIdentity
 from modelfiles.short_digest import short_digest
 
@@ -54,6 +55,7 @@ class WorkerLink:
         address: str,
         role: worker_pb2.WorkerRole.ValueType,
         model: ServedModel,
+        turns: Turns,
         find_known: Callable[[bytes], Worker | None],
         on_change: Callable[[], None],
         on_lost: Callable[[str], None],
@@ -64,6 +66,7 @@ class WorkerLink:
         self._retry_budget = RetryBudget()
         self._role = role
         self._model = model
+        self._turns = turns
         self._find_known = find_known
         self._on_change = on_change
         self._on_lost = on_lost
@@ -224,7 +227,8 @@ class WorkerLink:
             # A connection of its own: a full Session must not hold up Watch (protocol 2.2).
             channel = open_channel(self.address, INNER)
             identity = worker.identity
-            worker.session = session = Session(channel, identity.name, identity.boot_id)
+            session = Session(channel, identity.name, identity.boot_id, self._turns)
+            worker.session = session
             try:
                 await session.run(self._on_change)
             except ServiceError as error:

@@ -10,6 +10,7 @@ from baton.v1 import worker_pb2
 from gateway.backoff import keep_trying
 from gateway.resolver import Resolver
 from gateway.served_model import ServedModel
+from gateway.turns import Turns
 from gateway.worker import Worker
 from gateway.worker_link import WorkerLink
 
@@ -41,6 +42,7 @@ class WorkerPool:
         self._resolvers = {"prefill": prefill, "decode": decode}
         self._refresh_seconds = refresh_seconds
         self._on_lost = on_lost
+        self._turns = Turns()
         self._links: dict[str, dict[str, WorkerLink]] = {"prefill": {}, "decode": {}}
         self._tasks: dict[WorkerLink, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
@@ -130,6 +132,7 @@ class WorkerPool:
             address,
             _ROLES[role],
             self._model,
+            self._turns,
             find_known,
             on_change=self._notify,
             on_lost=partial(self._on_lost, role),

@@ -13,6 +13,7 @@ from chassis.errors import Unavailable
 from gateway.circuit import RetryBudget
 from gateway.router import Demand, Router
 from gateway.session import Session
+from gateway.turns import Turns
 from gateway.worker import Worker, WorkerIdentity
 
 PREFILL, DECODE = worker_pb2.WORKER_ROLE_PREFILL, worker_pb2.WORKER_ROLE_DECODE
@@ -55,7 +56,7 @@ def worker(
     made = Worker(identity, channel, RetryBudget())
     made.serving = True
     if role == DECODE:
-        made.session = Session(channel, name, identity.boot_id)
+        made.session = Session(channel, name, identity.boot_id, Turns())
         made.session.is_open = True
     blocks = worker_pb2.BlockCounts(free=1000, total=1000)
     made.report(worker_pb2.WorkerLoad(**{"accepting": True, "blocks": blocks, **load}))

@@ -10,6 +10,7 @@ from baton.v1 import decode_pb2
 from chassis.channel import open_channel
 from chassis.errors import ServiceError, Unavailable
 from gateway.session import Session
+from gateway.turns import Turns
 from tests.gateway.scripted_workers import ScriptedDecode
 
 
@@ -64,12 +65,13 @@ class Broken(Collector):
 async def opened() -> AsyncIterator[Any]:
     """Opens a session with a worker; returns it and the task that runs it."""
     cleanups = []
+    turns = Turns()
 
     async def open_with(worker: ScriptedDecode, **options: float) -> tuple[Session, Any]:
         serving = worker.serving()
         await serving.__aenter__()
         channel = open_channel(worker.address)
-        session = Session(channel, "d", worker.info.boot_id, **options)
+        session = Session(channel, "d", worker.info.boot_id, turns, **options)
         has_opened = asyncio.Event()
         task = asyncio.create_task(session.run(has_opened.set))
         cleanups.append((task, channel, serving))
@@ -153,36 +155,40 @@ async def test_another_incarnation_is_refused() -> None:
     async with worker.serving():
         channel = open_channel(worker.address)
         with pytest.raises(Unavailable, match="was restarted"):
-            await Session(channel, "d", b"another boot id.").run()
+            await Session(channel, "d", b"another boot id.", Turns()).run()
         await channel.close()
 
 
 async def test_a_session_that_is_not_open_takes_nothing() -> None:
     channel = open_channel("127.0.0.1:1")
-    session = Session(channel, "d", bytes(16))
+    session = Session(channel, "d", bytes(16), Turns())
     with pytest.raises(Unavailable):
         session.submit(decode_pb2.Submit(), Collector())
     await channel.close()
 
 
-async def test_a_large_step_lets_others_have_their_turn_between_its_rows(opened: Any) -> None:
-    worker = ScriptedDecode()
-    session, _task = await opened(worker)
-    turns = 0
+async def test_the_rows_of_large_steps_have_a_turn_of_the_loop_each(opened: Any) -> None:
+    workers = [ScriptedDecode(), ScriptedDecode()]
+    turn = 0
+    taken: list[int] = []
 
     class Watcher(Collector):
-        """Notes how many turns others have had before each token."""
+        """Notes the turn in which each token came."""
 
         def decode_token(self, choice: int, index: int, token_id: int, *rest: Any) -> None:
-            self.tokens.append(turns)
+            taken.append(turn)
 
-    sink = Watcher()
-    session.submit(decode_pb2.Submit(attempt_id=b"a" * 16, choices=[0]), sink)
-    call = await asyncio.wait_for(worker.calls.get(), 10)
-    call.tokens([100] * 1000, 1)
-    call.finished(decode_pb2.OUTCOME_COMPLETED)
-    while not sink.over.is_set():
-        turns += 1
+    sinks = [Watcher(), Watcher()]
+    for worker, sink in zip(workers, sinks, strict=True):
+        session, _task = await opened(worker)
+        session.submit(decode_pb2.Submit(attempt_id=b"a" * 16, choices=[0]), sink)
+    for worker in workers:
+        call = await asyncio.wait_for(worker.calls.get(), 10)
+        call.tokens([100] * 1000, 1)
+        call.finished(decode_pb2.OUTCOME_COMPLETED)
+    while not all(sink.over.is_set() for sink in sinks):
+        turn += 1
         await asyncio.sleep(0)
-    assert len(sink.tokens) == 1000
-    assert sink.tokens[-1] - sink.tokens[0] > 50
+    assert len(taken) == 2000
+    # The first row of a step comes with its message, whoever has the turn.
+    assert len(set(taken)) >= 1998
