@@ -39,13 +39,14 @@ class Admission:
 
     Nobody overtakes: a large request at the head waits for those in flight and for nobody else,
     and small ones behind it wait no longer than that. What has more tokens than may be in flight
-    runs alone. ``on_change`` hears how many requests wait and how many tokens are in flight.
+    runs alone. ``on_change`` hears how many requests wait, and how many tokens are and may be in
+    flight.
     """
 
     def __init__(
         self,
         limits: AdmissionLimits,
-        on_change: Callable[[int, int], None] = lambda waiting, tokens: None,
+        on_change: Callable[[int, int, int | None], None] = lambda waiting, tokens, limit: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = limits
@@ -164,7 +165,7 @@ class Admission:
             self.leave(turn.num_tokens)
 
     def _tell(self) -> None:
-        self._on_change(len(self._queue), self._tokens)
+        self._on_change(len(self._queue), self._tokens, self._limits.max_tokens())
 
     def _measure_gap(self) -> None:
         now = self._clock()

@@ -1,5 +1,7 @@
 """What the gateway counts. Each counter has one owner; worker-side ones are the workers'."""
 
+import math
+
 from chassis.metrics import Metrics
 from gateway.generation import Generation
 
@@ -17,6 +19,9 @@ class GatewayMetrics:
         )
         self._tokens = metrics.gauge(
             "baton_tokens_in_flight", "Tokens of the prompts and answers of admitted requests."
+        )
+        self._token_limit = metrics.gauge(
+            "baton_tokens_in_flight_limit", "Tokens that may be in flight, +Inf without a limit."
         )
         self._held = metrics.gauge(
             "baton_held_bytes", "Bytes of requests, and of answers that clients have not read."
@@ -50,10 +55,11 @@ class GatewayMetrics:
             "gen_ai_server_request_duration_seconds", "Arrival to the end.", labels
         ).labels(model)
 
-    def set_admission(self, waiting: int, tokens: int) -> None:
-        """Requests that wait for admission now, and tokens of those that have it."""
+    def set_admission(self, waiting: int, tokens: int, limit: int | None) -> None:
+        """Requests that wait for admission now, tokens of those that have it, and their limit."""
         self._waiting.labels("admission").set(waiting)
         self._tokens.set(tokens)
+        self._token_limit.set(math.inf if limit is None else limit)
 
     def set_tokenizing(self, waiting: int) -> None:
         """Long texts that wait for a thread now."""

@@ -30,7 +30,7 @@ class TextWork:
         on_change: Callable[[int], None] = lambda waiting: None,
     ) -> None:
         limits = AdmissionLimits(num_threads, max_waiting, max_wait_seconds)
-        self._turns = Admission(limits, lambda waiting, _: on_change(waiting))
+        self._turns = Admission(limits, lambda waiting, *_: on_change(waiting))
 
     async def run(self, size: int, work: Callable[[], T]) -> T:
         """What ``work`` returns or raises; ``size`` is about the characters that it reads.

@@ -30,6 +30,7 @@ PAGES = {
         "baton_requests_total",
         "baton_queue_waiting",
         "baton_tokens_in_flight",
+        "baton_tokens_in_flight_limit",
         "baton_held_bytes",
     },
     "prefill": {*ENGINE, "baton_prompt_tokens_total", "baton_cached_tokens_total"},

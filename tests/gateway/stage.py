@@ -107,8 +107,8 @@ async def on_stage(tokenizer: Tokenizer, options: StageOptions) -> AsyncIterator
         router = Router(pool)
         queue_lengths: asyncio.Queue[int] = asyncio.Queue()
 
-        def on_admission(waiting: int, tokens: int) -> None:
-            metrics.set_admission(waiting, tokens)
+        def on_admission(waiting: int, tokens: int, limit: int | None) -> None:
+            metrics.set_admission(waiting, tokens, limit)
             queue_lengths.put_nowait(waiting)
 
         admission = Admission(options.admission, on_admission)

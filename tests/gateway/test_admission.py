@@ -118,16 +118,14 @@ async def test_a_turn_that_meets_a_cancel_goes_to_the_next(cancel_first: bool) -
 
 
 async def test_what_waits_and_the_tokens_in_flight_are_told() -> None:
-    told: list[tuple[int, int]] = []
-    admission = Admission(
-        AdmissionLimits(1, 8, 30.0), lambda waiting, tokens: told.append((waiting, tokens))
-    )
+    told: list[tuple[int, int, int | None]] = []
+    admission = Admission(AdmissionLimits(1, 8, 30.0, lambda: 90), lambda *now: told.append(now))
     await admission.enter(5)
     task = asyncio.create_task(admission.enter(7))
     await parked(task, admission, 1)
     admission.leave(5)
     await task
-    assert told == [(0, 5), (1, 5), (0, 7)]
+    assert told == [(0, 5, 90), (1, 5, 90), (0, 7, 90)]
 
 
 async def test_nobody_overtakes_a_request_that_waits_for_its_tokens() -> None:

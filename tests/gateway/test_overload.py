@@ -24,6 +24,7 @@ async def test_tokens_in_flight_are_bounded_and_shown(open_stage: OpenStage) -> 
     running = stage.stub.Generate(request(max_tokens=60))
     legs = await stage.legs()
     assert stage.metric("baton_tokens_in_flight") == 63
+    assert stage.metric("baton_tokens_in_flight_limit") == 100
     waiting = stage.stub.Generate(request(max_tokens=10, n=4))
     await stage.until_waiting(1)
     assert stage.metric("baton_queue_waiting", queue="admission") == 1
