@@ -86,8 +86,9 @@ class Session:
         except ServiceError as error:
             reason = error
         except asyncio.CancelledError:
-            # Either somebody stops us, or the writer has cancelled the call.
-            if self._write_error is None:
+            # Either somebody stops us, or the writer has cancelled the call, or both.
+            task = asyncio.current_task()
+            if self._write_error is None or (task is not None and task.cancelling()):
                 raise
             reason = self._write_error
         finally:

@@ -102,6 +102,20 @@ async def test_a_worker_that_takes_nothing_is_lost(opened: Any) -> None:
     worker.hang_up.set()
 
 
+async def test_who_ends_a_session_ends_it_also_while_it_breaks(opened: Any) -> None:
+    worker = Deaf()
+    session, task = await opened(worker, stall_seconds=0.1)
+    for _ in range(40):
+        session.submit(decode_pb2.Submit(token_ids=[100_000] * 100_000), Collector())
+    while session._write_error is None:  # noqa: ASYNC110 - it tells nobody else
+        await asyncio.sleep(0)
+    # The writer has just given the call up, and the reader has not heard of it.
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    worker.hang_up.set()
+
+
 async def test_tokens_after_a_cancel_are_dropped(opened: Any) -> None:
     worker = ScriptedDecode()
     session, _task = await opened(worker)
