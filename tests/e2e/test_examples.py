@@ -27,7 +27,7 @@ def test_an_example_runs(gateway: str, tmp_path: Path, name: str) -> None:
         input="What is gravity?\n\n",
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
     )
     assert run.returncode == 0, run.stderr
     assert SAID[name] in run.stdout

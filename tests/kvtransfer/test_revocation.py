@@ -140,7 +140,7 @@ async def test_an_attempt_that_nobody_pulls_times_out(local_stage: Stage) -> Non
 async def test_the_time_for_a_hand_off_runs_again_after_an_unstarted_pull_broke(
     local_stage: Stage,
 ) -> None:
-    await local_stage.restart(handoff=HandoffTimeouts(handoff=0.5))
+    await local_stage.restart(handoff=HandoffTimeouts(handoff=2.0))
     await pair(local_stage)
     attempt, pull = await bring_to(local_stage, "computing")
     pull.cancel()
