@@ -1,4 +1,4 @@
-"""``python -m worker.rank FD FD``: a rank of a worker, whose part of the pool is read as well."""
+"""``python -m worker.rank PID FD FD``: a rank of a worker, whose part of the pool can be read."""
 
 import sys
 from multiprocessing.connection import Connection

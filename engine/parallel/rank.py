@@ -1,12 +1,12 @@
-"""``python -m engine.parallel.rank FD FD``: a rank that computes what rank 0 tells it.
+"""``python -m engine.parallel.rank PID FD FD``: a rank that computes what rank 0, PID, tells it.
 
 The first descriptor is a pipe with what to compute, the second one with whatever else the program
 of a rank does for rank 0.
 """
 
+import ctypes
 import json
 import os
-import select
 import signal
 import sys
 import threading
@@ -19,6 +19,8 @@ from engine.config import EngineConfig
 from engine.model_runner import ModelRunner, follow_steps
 from engine.parallel.ranks import join_group
 
+_PR_SET_PDEATHSIG = 1
+
 
 def run_rank(beside: Callable[[ModelRunner, Connection], None] | None = None) -> NoReturn:
     """Runs until rank 0 lets go of the first pipe, or ends in whatever way.
@@ -29,8 +31,8 @@ def run_rank(beside: Callable[[ModelRunner, Connection], None] | None = None) ->
     # They may go to every process of a terminal or a service; it is rank 0 that says when to end.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    pipe, second = (Connection(int(descriptor)) for descriptor in sys.argv[1:3])
-    _start(_end_with, pipe)
+    _end_with(int(sys.argv[1]))
+    pipe, second = (Connection(int(descriptor)) for descriptor in sys.argv[2:4])
     try:
         _follow(pipe, second, beside)
     except BaseException:
@@ -57,12 +59,14 @@ def _follow(
     follow_steps(config, join_group(config, order["rank"], order["port"]), pipe, on_loaded)
 
 
-def _end_with(pipe: Connection) -> None:
-    """Rank 0 may go while this rank waits for it inside of a step, where nothing notices."""
-    poll = select.poll()
-    poll.register(pipe.fileno(), select.POLLRDHUP)
-    poll.poll()
-    os._exit(0)
+def _end_with(parent: int) -> None:
+    """From now on the kernel kills this process, even one that is stopped, when rank 0 goes."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    # It may have gone before: then no signal will ever come.
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _start(run: Callable[..., None], *arguments: object) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing.connection import Connection
@@ -17,16 +18,16 @@ from engine.parallel.group import Group
 from engine.parallel.step_message import Array, encode
 
 MODULE = "engine.parallel.rank"
-# Seconds that a rank may take to end once it was told to.
-_END_SECONDS = 10.0
+# Seconds that a rank may take to end once it was told to; it may wait for rank 0 in a step.
+_END_SECONDS = 1.0
 _NOTICE_SECONDS = 1.0
 
 
 class Ranks:
     """Processes that run ``module``, one for each rank but this one.
 
-    They end when this process does, whatever way that is: the pipe to each breaks. ``on_lost`` is
-    called, on a thread of its own, for the first that ends before it is told to.
+    They end when this process does, whatever way that is. ``on_lost`` is called, on a thread of its
+    own, for the first that ends before it is told to.
     """
 
     def __init__(
@@ -116,19 +117,18 @@ class Ranks:
     def _start(self, config: EngineConfig, rank: int, port: int) -> None:
         ours, theirs = socket.socketpair()
         second, their_second = socket.socketpair()
+        started: Future[subprocess.Popen[bytes]] = Future()
         with theirs, their_second:
             descriptors = theirs.fileno(), their_second.fileno()
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", self._module, *map(str, descriptors)],
-                pass_fds=descriptors,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            watch = threading.Thread(
+                target=self._watch, args=(rank, descriptors, started), daemon=True
             )
+            watch.start()
+            self._processes.append(started.result())
         pipe = Connection(ours.detach())
-        self._processes.append(process)
         self._pipes.append(pipe)
         self._second_pipes.append(Connection(second.detach()))
         pipe.send_bytes(json.dumps({"config": asdict(config), "rank": rank, "port": port}).encode())
-        threading.Thread(target=self._watch, args=(rank, process), daemon=True).start()
 
     def _await_hello(self, pipe: Connection) -> None:
         """A rank that is there; to connect with one that is not would take forever."""
@@ -144,7 +144,27 @@ class Ranks:
         self._over.wait(_NOTICE_SECONDS)
         return self.lost or RankLost(otherwise)
 
-    def _watch(self, rank: int, process: "subprocess.Popen[bytes]") -> None:
+    def _watch(
+        self, rank: int, descriptors: tuple[int, int], started: "Future[subprocess.Popen[bytes]]"
+    ) -> None:
+        """Runs a rank. The kernel ends it with the thread that started it, which is this one."""
+        try:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    self._module,
+                    str(os.getpid()),
+                    *map(str, descriptors),
+                ],
+                pass_fds=descriptors,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+        except BaseException as error:
+            started.set_exception(error)
+            return
+        started.set_result(process)
         code = process.wait()
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         with self._noticing:

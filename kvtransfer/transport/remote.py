@@ -19,7 +19,7 @@ from kvtransfer.transport.rank_messages import (
 )
 
 # A rank that hangs is not waited for.
-CLOSE_SECONDS = 5.0
+CLOSE_SECONDS = 1.0
 
 
 class RemoteTransport(Transport):

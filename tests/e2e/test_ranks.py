@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from baton.client import BatonClient
-from batonctl.ports import find_free_ports
+from batonctl.ports import find_free_ports, is_free
 from bench.tiny_model import tiny_prompt
 from tests.batonctl.command import Running
 from tests.e2e.engine_reference import Reference
@@ -72,6 +72,15 @@ async def test_workers_of_other_numbers_of_ranks_are_refused_with_both(
     assert "prefill has '1: heads 0..1'" in finished.failure.message
 
 
+async def test_a_model_that_cannot_be_divided_ends_a_worker_at_its_start(
+    tiny_model: str, tmp_path: Path
+) -> None:
+    flags = (*POOL, "--tensor-parallel-size", "4")
+    with running("decode", *flags, trace_directory=tmp_path, model=tiny_model) as worker:
+        assert await asyncio.to_thread(worker.wait_exit) == 1
+    assert "cannot start: 2 KV heads cannot be divided among 4 ranks" in "".join(worker.log)
+
+
 @pytest.mark.slow
 async def test_the_end_of_a_rank_is_that_of_its_worker_and_of_all_ranks(
     tiny_model: str, tmp_path: Path
@@ -87,6 +96,8 @@ async def test_the_end_of_a_rank_is_that_of_its_worker_and_of_all_ranks(
             assert await asyncio.to_thread(prefill.wait_exit) == 1
             (rank,) = rank_pids(decode.pid)
             left = os.pidfd_open(rank)
+            # A stopped process does nothing by itself.
+            os.kill(rank, signal.SIGSTOP)
             decode.signal(signal.SIGKILL)
             await until_gone(left)
     assert "RankLost: rank 1 was ended by signal 9" in "".join(prefill.log)
@@ -97,7 +108,10 @@ async def test_answers_outlive_a_rank_of_either_worker_which_comes_back(
     tiny_model: str, tmp_path: Path
 ) -> None:
     """Of one decode worker of two while both compute, and of the only prefill worker."""
-    ports = dict(zip(("gateway", "prefill", "decode"), find_free_ports(3), strict=True))
+    gateway, prefill, *others = find_free_ports(20)
+    # Two decode workers take two ports.
+    decode = next(port for port in others if is_free(port + 1) and is_free(port + 1001))
+    ports = {"gateway": gateway, "prefill": prefill, "decode": decode}
     flags = [f"--{role}-port={port}" for role, port in ports.items()]
     flags += ["--model", tiny_model, "--dtype=float32", "--decode-workers=2", *RANKS]
     with Running("up", *flags, env={"BATON_TRACE_DIR": str(tmp_path)}) as up:

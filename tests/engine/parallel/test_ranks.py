@@ -8,11 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from engine.batch import ForwardBatch
 from engine.config import EngineConfig
+from engine.devices import check_device_count
 from engine.errors import ConfigurationError, RankLost
 from engine.llm_engine import LLMEngine
-from engine.model_runner import open_runner
+from engine.model_runner import ModelRunner, open_runner
 from engine.sampling_params import SamplingParams
 from tests.engine.models.tiny_checkpoint import CASES, Case, random_prompt, write_checkpoint
 
@@ -75,6 +78,26 @@ def test_the_death_of_a_rank_is_the_end_with_its_reason(tiny_model: Path) -> Non
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(RankLost, match="rank 1 was ended by signal 9"):
             engine.generate(PROMPTS, PARAMS)
+
+
+def test_a_step_that_fails_in_the_first_rank_is_the_end_of_all(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are in the middle of it."""
+
+    def fail(runner: ModelRunner, batch: ForwardBatch) -> None:
+        raise MemoryError("no room")
+
+    with engine_of(tiny_model, 2) as engine:
+        monkeypatch.setattr(ModelRunner, "_compute", fail)
+        with pytest.raises(RankLost, match="rank 0 failed in a step of all ranks: no room"):
+            engine.generate(PROMPTS, PARAMS)
+
+
+def test_more_ranks_than_gpus_are_refused_with_both_numbers() -> None:
+    count = torch.cuda.device_count()
+    with pytest.raises(ConfigurationError, match=f"{count + 1} ranks .* sees {count}"):
+        check_device_count("cuda", count + 1)
 
 
 def test_a_rank_that_cannot_load_is_no_reason_to_wait(tiny_model: Path) -> None:
