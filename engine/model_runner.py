@@ -10,9 +10,10 @@ import torch
 
 from engine.attention.base import AttentionBackend
 from engine.attention.select import create_attention
-from engine.batch import ForwardBatch, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from engine.batch import ForwardBatch, ModelRunnerOutput, SchedulerOutput
 from engine.config import EngineConfig, ModelConfig
 from engine.devices import check_device_count, choose_device
+from engine.dummy_part import dummy_part
 from engine.errors import ConfigurationError, RankLost
 from engine.forward_batch import build_forward_batch
 from engine.kv_cache import KvCache
@@ -21,9 +22,7 @@ from engine.parallel.group import Group
 from engine.parallel.ranks import MODULE, Ranks
 from engine.parallel.sharding import shard_config
 from engine.parallel.step_message import Array, decode
-from engine.request import Request
 from engine.sampler import Sampler
-from engine.sampling_params import SamplingParams
 from engine.weights.checkpoint import Checkpoint, open_checkpoint
 from engine.weights.dummy_checkpoint import DummyCheckpoint
 
@@ -183,27 +182,16 @@ class ModelRunner:
         """
         budget = min(self._config.max_num_batched_tokens, self.max_model_len)
         num_tokens = min(budget, self.warm_up_tokens or budget)
+        block_size = self.kv_cache.block_size
         began = time.monotonic()
-        self.run(SchedulerOutput((self._dummy(num_tokens, 0),)))
+        self.run(SchedulerOutput((dummy_part(num_tokens, 0, block_size),)))
         seconds = (time.monotonic() - began) * budget / num_tokens
         for num_sequences in self.warm_up_batches:
             if num_sequences <= self._config.max_num_seqs:
                 context = min(64, self.max_model_len - 1)
-                part = self._dummy(1, context)
+                part = dummy_part(1, context, block_size)
                 self.run(SchedulerOutput((part,) * num_sequences))
         return seconds
-
-    def _dummy(self, num_new_tokens: int, num_computed_tokens: int) -> ScheduledRequest:
-        num_tokens = num_new_tokens + num_computed_tokens
-        request = Request(
-            request_id="warm-up",
-            token_ids=[0] * num_tokens,
-            num_prompt_tokens=num_tokens,
-            params=SamplingParams(),
-            block_table=[0] * -(-num_tokens // self.kv_cache.block_size),
-            num_computed_tokens=num_computed_tokens,
-        )
-        return ScheduledRequest(request, num_new_tokens)
 
 
 def open_runner(

@@ -1,11 +1,13 @@
-"""Commands about what the engine computes with: kernels, kernels tune."""
+"""Commands about what the engine computes with: kernels, kernels tune, kernels build."""
+
+from typing import Annotated
 
 import typer
 
 from batonctl.cli import flags
 
 app = typer.Typer(
-    help="List which kernels run here, and why; measure them again.",
+    help="List which kernels run here, and why; measure or build them.",
     rich_markup_mode=None,
 )
 
@@ -28,3 +30,26 @@ def tune(json: flags.Json = False) -> None:
     from batonctl.kernels import run_tune
 
     run_tune(as_json=json)
+
+
+@app.command()
+def build(
+    model: flags.Model = "smollm2-135m",
+    arch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="For GPUs of these compute capabilities, as 90 or 80,90,100,120. [default: for "
+            "this machine's]",
+        ),
+    ] = None,
+    json: flags.Json = False,
+) -> None:
+    """Compile a model's GPU kernels ahead of time, into the cache that workers read.
+
+    For workers in bfloat16 with the batch and block sizes that they have by default. What it leaves
+    out is compiled when a worker starts. Without a GPU and --arch there is nothing to build.
+    """
+    from batonctl.kernel_build import run_build
+
+    run_build(model, arch, as_json=json)

@@ -6,6 +6,7 @@ from engine.attention.base import AttentionBackend
 from engine.batch import ForwardBatch
 from engine.kernels.cuda.decode_plan import DecodePlan, plan_decode
 from engine.kernels.cuda.decode_shape import decode_shape
+from engine.kernels.cuda.launch import current_gpu
 from engine.kernels.cuda.paged_decode import DecodeWorkspace, paged_decode
 from engine.kernels.cuda.paged_prefill import paged_prefill, prefill_tile_tokens
 from engine.kv_cache import KvCache
@@ -18,7 +19,8 @@ class TritonAttention(AttentionBackend):
     def __init__(self, kv_cache: KvCache) -> None:
         self._kv_cache = kv_cache
         self._num_kv_heads = kv_cache.tensor.shape[1]
-        self._num_processors = _num_processors()
+        gpu = current_gpu()
+        self._num_processors = 1 if gpu is None else gpu.num_processors
         self._workspaces: dict[int, DecodeWorkspace] = {}
 
     def plan(self, batch: ForwardBatch) -> None:
@@ -108,10 +110,9 @@ class TritonAttention(AttentionBackend):
             for first in range(0, query_len, step)
         ]
         numbers = torch.tensor(tiles, dtype=torch.int32).to(self._batch.seq_lens.device)
-        return numbers[:, 0].contiguous(), numbers[:, 1].contiguous()
-
-
-def _num_processors() -> int:
-    if not torch.cuda.is_available():
-        return 1
-    return int(torch.cuda.get_device_properties().multi_processor_count)
+        # Copies also of a single tile, whose second number alone would not be aligned to 16 bytes:
+        # Triton compiles anew for that.
+        sequences, firsts = (
+            numbers[:, place].clone(memory_format=torch.contiguous_format) for place in range(2)
+        )
+        return sequences, firsts

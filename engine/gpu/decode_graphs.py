@@ -92,6 +92,11 @@ class DecodeGraphs:
             self._captured[bucket] = _Captured(graph, logits)
         torch.backends.cuda.preferred_blas_library(default_library)
 
+    def launch_all(self) -> None:
+        """Launches the step of every bucket by itself, on whatever device the model is."""
+        for bucket in self._buckets:
+            self._step(self._inputs.batch(bucket), bucket)
+
     def replay(self, requests: Sequence[Request], sources: Sequence[int]) -> torch.Tensor:
         """Computes the step and draws into ``drawn``; see DecodeInputs.fill for ``sources``.
 

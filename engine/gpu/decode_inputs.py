@@ -36,8 +36,9 @@ class DecodeInputs:
         self._tables_start = _HEADER + len(_ARRAYS) * max_sequences
         size = self._tables_start + max_sequences * max_blocks
         self._packed = torch.zeros(size, dtype=torch.int32, device=device)
-        self._staged = [torch.zeros(size, dtype=torch.int32).pin_memory() for _ in range(2)]
-        self._copied = [torch.cuda.Event() for _ in range(2)]
+        if device.type == "cuda":
+            self._staged = [torch.zeros(size, dtype=torch.int32).pin_memory() for _ in range(2)]
+            self._copied = [torch.cuda.Event() for _ in range(2)]
         self._turn = 0
         self._prepared = torch.zeros(4, max_sequences, dtype=torch.int32, device=device)
         self.drawn = torch.zeros(max_sequences, dtype=torch.int32, device=device)

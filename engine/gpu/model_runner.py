@@ -11,6 +11,7 @@ from engine.attention.gpu_select import create_gpu_attention
 from engine.attention.triton_backend import TritonAttention
 from engine.batch import ForwardBatch, ModelRunnerOutput, SchedulerOutput
 from engine.config import EngineConfig
+from engine.dummy_part import dummy_part
 from engine.errors import DeviceLost
 from engine.forward_batch import build_forward_batch
 from engine.gpu.decode_graphs import DecodeGraphs
@@ -31,7 +32,7 @@ from engine.weights.dummy_checkpoint import DummyCheckpoint
 # them, take over the tokens that rank 0 has drawn.
 CAPTURE, REPLAY, KEEP = 2, 3, 4
 # New tokens and tokens before them.
-_ODD_SHAPES = ((33, 0), (48, 0), (1, 0), (33, 31), (32, 16), (17, 16), (1, 31))
+_ODD_SHAPES = ((33, 0), (48, 0), (1, 0), (2, 0), (33, 31), (32, 16), (17, 16), (1, 31))
 
 
 class GpuModelRunner(ModelRunner):
@@ -224,16 +225,10 @@ class GpuModelRunner(ModelRunner):
 
     def _run_odd_shapes(self) -> None:
         """Triton compiles a kernel anew for numbers that are 1, or no multiples of 16."""
-        parts = [
-            self._dummy(num_tokens, context)
-            for num_tokens, context in _ODD_SHAPES
-            if num_tokens <= self._config.max_num_batched_tokens
-            and num_tokens + context <= self.max_model_len
-        ]
-        for part in parts:
-            self.run(SchedulerOutput((part,)))
-        if sum(part.num_new_tokens for part in parts) <= self._config.max_num_batched_tokens:
-            self.run(SchedulerOutput(tuple(parts)))
+        for output in odd_steps(
+            self._config.max_num_batched_tokens, self.max_model_len, self.kv_cache.block_size
+        ):
+            self.run(output)
 
     @torch.inference_mode()
     def _capture(self) -> DecodeGraphs:
@@ -263,6 +258,19 @@ class GpuModelRunner(ModelRunner):
                 for part in output.scheduled
             )
         )
+
+
+def odd_steps(max_tokens: int, max_model_len: int, block_size: int) -> list[SchedulerOutput]:
+    """Each of the odd shapes that may come, and all of them at once."""
+    parts = [
+        dummy_part(num_tokens, context, block_size)
+        for num_tokens, context in _ODD_SHAPES
+        if num_tokens <= max_tokens and num_tokens + context <= max_model_len
+    ]
+    steps = [SchedulerOutput((part,)) for part in parts]
+    if sum(part.num_new_tokens for part in parts) <= max_tokens:
+        steps.append(SchedulerOutput(tuple(parts)))
+    return steps
 
 
 @contextmanager

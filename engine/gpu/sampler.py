@@ -78,8 +78,12 @@ def _rows(
 ) -> SamplingRows:
     numbers = np.stack([sampling_numbers(each.params) for each in requests], axis=1)
     rest = np.array([choices, [each.num_tokens for each in requests]], dtype=np.int32)
-    packed = torch.from_numpy(np.concatenate((numbers, rest))).pin_memory()
-    words = packed.to(device, non_blocking=True)
+    # Every row starts where 16 bytes do: Triton compiles anew for addresses that do not.
+    padded = np.pad(np.concatenate((numbers, rest)), ((0, 0), (0, -len(requests) % 4)))
+    packed = torch.from_numpy(padded)
+    if device.type == "cuda":
+        packed = packed.pin_memory()
+    words = packed.to(device, non_blocking=True)[:, : len(requests)]
     return SamplingRows(
         temperatures=words[0].view(torch.float32),
         top_ps=words[1].view(torch.float32),

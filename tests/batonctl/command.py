@@ -29,7 +29,10 @@ def environment(changes: Mapping[str, str]) -> dict[str, str]:
 
 
 def baton(
-    *arguments: str, stdin: bytes | str = b"", env: Mapping[str, str] | None = None
+    *arguments: str,
+    stdin: bytes | str = b"",
+    env: Mapping[str, str] | None = None,
+    patience: float = PATIENCE,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
     data = stdin.encode() if isinstance(stdin, str) else stdin
@@ -38,7 +41,7 @@ def baton(
         input=data,
         capture_output=True,
         env=environment(env or {}),
-        timeout=PATIENCE,
+        timeout=patience,
         check=False,
     )
     return subprocess.CompletedProcess(

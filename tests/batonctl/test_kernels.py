@@ -8,6 +8,7 @@ import torch
 
 from batonctl.errors import CommandError
 from batonctl.kernels import run_tune
+from bench.tiny_model import write_tiny_model
 from engine.attention.select import create_attention
 from engine.kernels import measure
 from engine.kernels.tuned_table import read_tuned
@@ -92,3 +93,40 @@ def test_the_attention_that_is_listed_is_the_one_that_runs(
         if each["operation"] == "attention" and each["dtype"] == str(dtype)[6:]
     ]
     assert listed == type(create_attention(pool)).__name__
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there would be something to build")
+def test_without_a_gpu_there_is_nothing_to_build() -> None:
+    run = baton("kernels", "build")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.startswith("nothing to build: this machine has no NVIDIA GPU")
+
+
+def test_without_triton_there_is_nothing_to_build(tmp_path: Path) -> None:
+    run = baton("kernels", "build", "--arch", "90", "--json", env=without(tmp_path, "triton"))
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout) == {
+        "compiled": 0,
+        "nothing": "Triton is not installed: pip install 'baton-serve[cuda]'",
+    }
+
+
+@pytest.mark.parametrize("arch", ["75", "90;80", ""])
+def test_an_architecture_that_nobody_checked_is_refused(arch: str) -> None:
+    run = baton("kernels", "build", "--arch", arch)
+    assert run.returncode == 2
+    assert run.stderr == f"baton: --arch takes some of 80,90,100,120, not {arch!r}\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_build_for_another_machine_fills_the_cache(tmp_path: Path) -> None:
+    """The interpreter, which the other tests use, cannot compile."""
+    model, cache = write_tiny_model(tmp_path), tmp_path / "cache"
+    env = {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(cache)}
+    arguments = ("kernels", "build", "--arch", "90", "--model", str(model), "--json")
+    run = baton(*arguments, env=env, patience=500.0)
+    assert run.returncode == 0, run.stderr
+    facts = json.loads(run.stdout)
+    assert facts["cache"] == str(cache)
+    assert len(list(cache.iterdir())) == facts["compiled"] > 20

@@ -9,6 +9,7 @@ from functools import cache
 
 import torch
 
+from engine.kernels.cuda.launch import current_gpu
 from engine.kernels.cuda.small_gemm import SmallGemmShape
 
 
@@ -52,9 +53,10 @@ _MOST_TOKENS = max(row.max_tokens for row in SMALL_GEMM_TABLE)
 
 def find_shape(x: torch.Tensor, weight: torch.Tensor, *, silu: bool) -> SmallGemmShape | None:
     """How ``small_gemm`` should run, or None where cuBLAS is faster."""
-    if x.shape[0] > _MOST_TOKENS or x.dtype != torch.bfloat16 or not x.is_cuda:
+    gpu = current_gpu()
+    if x.shape[0] > _MOST_TOKENS or x.dtype != torch.bfloat16 or gpu is None:
         return None
-    return _find(torch.cuda.get_device_capability(), tuple(weight.shape), silu, x.shape[0])
+    return _find(gpu.capability, tuple(weight.shape), silu, x.shape[0])
 
 
 @cache
