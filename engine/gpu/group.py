@@ -17,8 +17,8 @@ class GpuGroup(Group):
     """Small sums read the other ranks' memory directly, large ones go through NCCL. All of them may
     be captured in graphs. Sums of bfloat16 alone are made directly."""
 
-    def __init__(self, rank: int, size: int, port: int) -> None:
-        super().__init__(rank, size, port, "nccl")
+    def __init__(self, rank: int, size: int, port: int, listener: int | None = None) -> None:
+        super().__init__(rank, size, port, "nccl", listener)
         device = torch.device("cuda", torch.cuda.current_device())
         world = distributed.group.WORLD
         assert world is not None, "the group was just made"

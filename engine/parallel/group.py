@@ -13,12 +13,21 @@ TIMEOUT = datetime.timedelta(minutes=10)
 class Group:
     """The ranks of one model, connected. Every rank makes every call, in the same order."""
 
-    def __init__(self, rank: int, size: int, port: int, backend: str) -> None:
-        """``port`` is where rank 0 listens on loopback, ``backend`` "gloo" or "nccl"."""
+    def __init__(
+        self, rank: int, size: int, port: int, backend: str, listener: int | None = None
+    ) -> None:
+        """``port`` is where rank 0 listens on loopback, ``backend`` "gloo" or "nccl"; ``listener``
+        is rank 0's descriptor of a socket that listens there, where it has one."""
         self.rank = rank
         self.size = size
         store = TCPStore(
-            "127.0.0.1", port, size, is_master=rank == 0, timeout=TIMEOUT, wait_for_workers=False
+            "127.0.0.1",
+            port,
+            size,
+            is_master=rank == 0,
+            timeout=TIMEOUT,
+            wait_for_workers=False,
+            master_listen_fd=listener,
         )
         distributed.init_process_group(
             backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT

@@ -45,15 +45,17 @@ class Ranks:
         self._over = threading.Event()
         self.group: Group | None = None
         size = config.tensor_parallel_size
-        port = free_port()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pipes: list[Connection] = []
         self._second_pipes: list[Connection] = []
-        for rank in range(1, size):
-            self._start(config, rank, port)
-        for pipe in self._pipes:
-            self._await_hello(pipe)
-        self.group = join_group(config, 0, port)
+        # Held from now on: while the others start, anybody might take a port that was only free.
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            for rank in range(1, size):
+                self._start(config, rank, port)
+            for pipe in self._pipes:
+                self._await_hello(pipe)
+            self.group = join_group(config, 0, port, listener.detach())
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -175,18 +177,11 @@ class Ranks:
         self._on_lost(self.lost)
 
 
-def join_group(config: EngineConfig, rank: int, port: int) -> Group:
-    """Connects this rank with all others, which must be on their way."""
+def join_group(config: EngineConfig, rank: int, port: int, listener: int | None = None) -> Group:
+    """Connects this rank with all others, which must be on their way. ``listener``: see Group."""
     size = config.tensor_parallel_size
     if config.device == "cuda":
         from engine.gpu.group import GpuGroup
 
-        return GpuGroup(rank, size, port)
-    return Group(rank, size, port, "gloo")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        return GpuGroup(rank, size, port, listener)
+    return Group(rank, size, port, "gloo", listener)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from engine.devices import check_device_count
 from engine.errors import ConfigurationError, RankLost
 from engine.llm_engine import LLMEngine
 from engine.model_runner import ModelRunner, open_runner
+from engine.parallel.ranks import Ranks
 from engine.sampling_params import SamplingParams
 from tests.engine.models.tiny_checkpoint import CASES, Case, random_prompt, write_checkpoint
 
@@ -60,6 +62,24 @@ def test_two_ranks_give_the_tokens_of_one(case: Case, tmp_path: Path) -> None:
             completions = engine.generate(PROMPTS, PARAMS, [1, 2, 1, 1, 3])
         answers.append([[each.token_ids for each in choices] for choices in completions])
     assert answers[0] == answers[1]
+
+
+def test_nobody_can_take_the_port_of_the_ranks_while_they_start(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def try_the_port(ranks: Ranks, config: EngineConfig, rank: int, port: int) -> None:
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        tried.append(port)
+        start(ranks, config, rank, port)
+
+    start = Ranks._start
+    monkeypatch.setattr(Ranks, "_start", try_the_port)
+    with engine_of(tiny_model, 2) as engine:
+        engine.generate(PROMPTS, PARAMS)
+    assert len(tried) == 1
 
 
 def test_heads_that_cannot_be_divided_are_refused_with_both_numbers(tiny_model: Path) -> None:
