@@ -19,6 +19,7 @@ import torch
 
 from bench.cpu_floor import CpuFloor
 from bench.llama_rival import LlamaRival, silence, write_bf16
+from bench.model_work import attention_flops, flops_a_token
 from bench.own_engine import BLOCK_SIZE, OwnEngine, block_bytes
 from bench.results import FOLDER, Figure, write_results
 from chassis.model_store import resolve
@@ -176,7 +177,7 @@ def _measure(
             [partial(rival.prefill, prompts[0]) for rival in rivals],
             floor.seconds(
                 num_bytes=weights,
-                num_flops=CONTEXT * (_flops_a_token(model) + _attention_flops(model, CONTEXT / 2)),
+                num_flops=CONTEXT * (flops_a_token(model) + attention_flops(model, CONTEXT / 2)),
             ),
             settings.dtype,
         )
@@ -185,7 +186,7 @@ def _measure(
         context = CONTEXT + settings.steps / 2
         step_floor = floor.seconds(
             num_bytes=weights + batch * context * block_bytes(model, settings.dtype) / BLOCK_SIZE,
-            num_flops=batch * (_flops_a_token(model) + _attention_flops(model, context)),
+            num_flops=batch * (flops_a_token(model) + attention_flops(model, context)),
         )
         comparisons.append(
             _take_turns(
@@ -235,18 +236,6 @@ def _prompt(model: ModelConfig, seq: int) -> list[int]:
     return [
         1000 + (seq * 7919 + 31 * index) % (model.vocab_size - 1000) for index in range(CONTEXT)
     ]
-
-
-def _flops_a_token(model: ModelConfig) -> float:
-    """Of the matrix products with the layers' weights; prefill needs the head only once."""
-    q_size, kv_size = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    layer = model.hidden_size * (2 * q_size + 2 * kv_size + 3 * model.intermediate_size)
-    return 2.0 * model.num_layers * layer
-
-
-def _attention_flops(model: ModelConfig, context: float) -> float:
-    """Of one token that sees ``context`` others."""
-    return 4.0 * model.num_layers * model.num_heads * model.head_dim * context
 
 
 if __name__ == "__main__":

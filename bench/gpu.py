@@ -97,6 +97,31 @@ class Bench:
         assert len(self.engine.take_finished()) == batch
         return wall, device
 
+    def decode_steps(self, batch: int, context: int, num_steps: int) -> Callable[[int], float]:
+        """Starts ``batch`` sequences of ``context`` tokens that last ``num_steps`` steps and some.
+        What it returns makes so many of them, waits for the device and gives the seconds."""
+        num_prefill_steps = -(-batch * context // CHUNK) + batch
+        for _ in range(batch):
+            self._add(context, num_steps + num_prefill_steps + WARM_STEPS)
+        while self.engine.num_decoding < batch:
+            self.engine.step()
+
+        def steps(number: int) -> float:
+            torch.cuda.synchronize()
+            started = time.perf_counter()
+            for _ in range(number):
+                self.engine.step()
+            torch.cuda.synchronize()
+            return time.perf_counter() - started
+
+        return steps
+
+    def drain(self) -> None:
+        """Lets what runs end."""
+        while self.engine.step():
+            pass
+        self.engine.take_finished()
+
     def _median_step(self) -> float:
         seconds = []
         for _ in range(STEPS):
