@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 from torch import multiprocessing
 
+from batonctl.ports import find_free_ports
 from bench.gpu import Bench, copy_rate, decode_bytes, print_figure
 from bench.results import Figure, write_results
 from engine.gpu.group import GpuGroup
 from engine.parallel.group import Group
-from engine.parallel.ranks import free_port
 
 NUM_RANKS = 2
 # Batch, context, and what vLLM 0.24.0 takes on the same kind of machine, ms.
@@ -64,7 +64,7 @@ def measure_sums() -> list[Figure]:
     results = context.SimpleQueue()
     processes = [
         context.Process(target=_sum_rank, args=(rank, port, results))
-        for port in (free_port(),)
+        for port in find_free_ports(1)
         for rank in range(NUM_RANKS)
     ]
     for process in processes:
