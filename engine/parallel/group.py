@@ -1,6 +1,7 @@
 """What the ranks of a model do together."""
 
 import datetime
+import os
 
 import torch
 from torch import distributed
@@ -20,6 +21,8 @@ class Group:
         is rank 0's descriptor of a socket that listens there, where it has one."""
         self.rank = rank
         self.size = size
+        # Left to itself gloo listens where the host's name leads.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         store = TCPStore(
             "127.0.0.1",
             port,
