@@ -18,17 +18,27 @@ def read_env(path: Path = FOLDER / ".env") -> dict[str, str]:
     return dict(pairs)
 
 
-def load_compose() -> dict[str, Any]:
-    """compose.yaml with .env filled in. KeyError for a variable without value and default."""
+def load_compose(name: str = "compose.yaml") -> dict[str, Any]:
+    """The file with .env filled in. KeyError for a variable without value and default."""
     env = read_env()
 
     def fill(match: re.Match[str]) -> str:
         name, default = match.groups()
         return env[name] if default is None else env.get(name, default)
 
-    text = _VARIABLE.sub(fill, (FOLDER / "compose.yaml").read_text())
+    text = _VARIABLE.sub(fill, (FOLDER / name).read_text())
     document: dict[str, Any] = yaml.safe_load(text)
     return document
+
+
+def merge(base: Any, over: Any) -> Any:
+    """What Compose makes of two files: mappings are merged, lists joined, all else replaced."""
+    if isinstance(base, dict) and isinstance(over, dict):
+        both = {key: merge(base[key], over[key]) for key in base.keys() & over.keys()}
+        return base | over | both
+    if isinstance(base, list) and isinstance(over, list):
+        return base + over
+    return over
 
 
 def seconds(text: str) -> float:

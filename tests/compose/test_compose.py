@@ -43,7 +43,7 @@ def environment(service: dict[str, Any]) -> dict[str, str]:
 
 
 def test_every_variable_of_env_is_used() -> None:
-    text = (FOLDER / "compose.yaml").read_text()
+    text = "".join(path.read_text() for path in FOLDER.glob("*.yaml"))
     assert [name for name in read_env() if f"${{{name}}}" not in text] == []
 
 
