@@ -84,7 +84,8 @@ def test_a_killed_worker_is_reported_and_restarted_and_ctrl_c_leaves_nothing() -
 @pytest.mark.slow
 def test_sigterm_lets_a_running_answer_finish() -> None:
     ports, flags = free_port_flags()
-    with Running("up", *flags) as up:
+    # However long the machine takes for it.
+    with Running("up", "--drain-grace=200", *flags) as up:
         up.wait_line("ready at")
         stop = partial(up.process.send_signal, signal.SIGTERM)
         assert asyncio.run(count_tokens(f"127.0.0.1:{ports[0]}", stop)) == 60

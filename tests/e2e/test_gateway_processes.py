@@ -17,6 +17,8 @@ from tests.e2e.split_client import SplitClient
 from tests.e2e.worker_process import WorkerProcess
 
 NUM_REQUESTS = 16
+# However long the machine takes for an answer.
+FLAGS = ("--workers", "2", "--drain-grace", "200")
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def gateways(
     workers: tuple[WorkerProcess, WorkerProcess], tmp_path: Path
 ) -> Iterator[ServiceProcess]:
     """Two processes, each with a session of its own to the decode worker."""
-    with running_gateway([workers[0]], [workers[1]], tmp_path, "--workers", "2") as gateway:
+    with running_gateway([workers[0]], [workers[1]], tmp_path, *FLAGS) as gateway:
         gateway.wait_for_log("ready on", times=2)
         yield gateway
 
