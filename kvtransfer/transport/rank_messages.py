@@ -18,6 +18,10 @@ _ERRORS: dict[str, type[PeerError]] = {
 }
 
 
+class PipeEnded(Exception):
+    """Nobody is at the other end any more."""
+
+
 class MessagePipe:
     """A pipe of messages ``[kind, ...]``. Any thread may send, one receives."""
 
@@ -26,14 +30,20 @@ class MessagePipe:
         self._sending = threading.Lock()
 
     def send(self, kind: str, *values: Any) -> None:
-        """Raises OSError where nobody is there to receive."""
+        """Raises PipeEnded."""
         message = json.dumps((kind, *values)).encode()
-        with self._sending:
-            self._pipe.send_bytes(message)
+        try:
+            with self._sending:
+                self._pipe.send_bytes(message)
+        except OSError as error:
+            raise PipeEnded from error
 
     def receive(self) -> Any:
-        """Waits for the next message. Raises EOFError or OSError after the last one."""
-        return json.loads(self._pipe.recv_bytes())
+        """Waits for the next message. Raises PipeEnded after the last one."""
+        try:
+            return json.loads(self._pipe.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise PipeEnded from error
 
     def wait(self, seconds: float | None) -> bool:
         """Whether there is a message, or the end, within ``seconds``."""

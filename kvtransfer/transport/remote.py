@@ -14,6 +14,7 @@ from kvtransfer.transport.base import BlockRun, Ended, Transport
 from kvtransfer.transport.rank_messages import (
     POLL_WORD_SECONDS,
     MessagePipe,
+    PipeEnded,
     pack_runs,
     unpack_end,
 )
@@ -35,7 +36,7 @@ class RemoteTransport(Transport):
         try:
             self._pipe.send("open", agent_name)
             kind, *values = self._pipe.receive()
-        except (EOFError, OSError) as error:
+        except PipeEnded as error:
             raise TransportUnavailable(f"the rank of {agent_name} has ended") from error
         if kind == "unavailable":
             raise TransportUnavailable(values[0])
@@ -107,12 +108,12 @@ class RemoteTransport(Transport):
 
     def _tell(self, kind: str, *values: object) -> None:
         # That nobody listens any more is noticed where nobody answers.
-        with suppress(OSError):
+        with suppress(PipeEnded):
             self._pipe.send(kind, *values)
 
     def _receive(self) -> None:
         """On the thread."""
-        with suppress(EOFError, OSError):
+        with suppress(PipeEnded):
             while True:
                 kind, *values = self._pipe.receive()
                 if kind == "ended":

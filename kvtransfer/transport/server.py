@@ -11,6 +11,7 @@ from kvtransfer.transport.base import Ended, Transport
 from kvtransfer.transport.rank_messages import (
     POLL_LINGER_SECONDS,
     MessagePipe,
+    PipeEnded,
     pack_end,
     unpack_runs,
 )
@@ -36,7 +37,7 @@ def serve_transport(pipe: Connection, open_transport: Callable[[str], Transport]
             *(transport.num_blocks, transport.block_bytes),
         )
         TransportServer(messages, transport).run()
-    except (EOFError, OSError):
+    except PipeEnded:
         # Rank 0 has ended, and this process does too.
         return
 
@@ -55,7 +56,7 @@ class TransportServer:
         self._poll_until = 0.0
 
     def run(self) -> None:
-        """Raises EOFError or OSError when the other end is gone."""
+        """Raises PipeEnded when rank 0 is gone."""
         while True:
             polls = bool(self._numbers) or time.monotonic() < self._poll_until
             if self._messages.wait(self._pace.next_pause() if polls else None):

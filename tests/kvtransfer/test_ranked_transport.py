@@ -1,5 +1,6 @@
 """A read is complete when it is on every rank, and fails where it fails on one (protocol 4.3)."""
 
+import multiprocessing
 import socket
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -139,6 +140,16 @@ def test_reads_fail_and_end_when_the_process_of_a_rank_does(fabric: LocalFabric)
     with pytest.raises(TransferClosed):
         transfers.checksums([1])
     transfers.stop()
+
+
+def test_what_goes_wrong_in_a_transport_is_not_taken_for_the_end_of_its_pipe() -> None:
+    def fail(name: str) -> Transport:
+        raise ConnectionResetError("of its own")
+
+    ours, theirs = multiprocessing.Pipe()
+    ours.send_bytes(b'["open", "us-1"]')
+    with ours, theirs, pytest.raises(ConnectionResetError, match="of its own"):
+        serve_transport(theirs, fail)
 
 
 def test_a_rank_without_a_transport_says_why() -> None:
