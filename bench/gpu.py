@@ -1,8 +1,8 @@
 """Steps of a Llama-3.1-8B-shaped model with random weights on one NVIDIA GPU.
 
-``python -m bench.gpu`` measures decode steps by batch and context and prompts by length, against
-floors from the copy rate and the GEMM rate that it measures in the same run, prints a table and
-writes ``bench/results/gpu.json``.
+``python -m bench.gpu`` measures a cold start, then decode steps by batch and context and prompts by
+length, against floors from the copy rate and the GEMM rate that it measures in the same run. It
+prints a table and writes ``bench/results/gpu.json``.
 """
 
 import json
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from bench.cold_start import cold_start
 from bench.results import Figure, write_results
 from engine.config import EngineConfig
 from engine.gpu.model_runner import GpuModelRunner
@@ -252,12 +253,16 @@ def print_figure(figure: Figure) -> None:
 
 
 def main(packages: Sequence[str] = ("torch", "triton", "flashinfer-python")) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        # While this process holds none of the GPU's memory.
+        cold = cold_start(Path(folder))
+    print(f"{cold.name} {cold.value} {cold.note}", flush=True)
     copy, gemm = copy_rate(), gemm_rate()
     print(f"copy {copy / 1e12:.2f} TB/s, GEMM {gemm / 1e12:.0f} TFLOP/s", flush=True)
     torch.cuda.empty_cache()
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))
-        figures = measure(bench, copy, gemm)
+        figures = [cold, *measure(bench, copy, gemm)]
     hardware = {
         "gpu": torch.cuda.get_device_name(),
         "gpu_copy": f"{copy / 1e12:.2f} TB/s, read and written",
