@@ -10,7 +10,7 @@ import logging
 import os
 import re
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
 
@@ -38,7 +38,7 @@ class Machine:
             cpu=_cpu_name(),
             capability=torch.backends.cpu.get_cpu_capability(),
             torch=torch.__version__,
-            baton=version("baton-serve"),
+            baton=_baton_version(),
         )
 
 
@@ -72,10 +72,10 @@ class TunedTable:
 
 def tuned_path(machine: Machine) -> Path:
     """In BATON_KERNEL_DIR, by default ``~/.cache/baton/kernels``; a home may serve many CPUs."""
-    given = os.environ.get("BATON_KERNEL_DIR")
-    folder = Path(given).expanduser() if given else Path.home() / ".cache" / "baton" / "kernels"
+    # Without a home there is no such file, and no reason to fail either.
+    folder = os.path.expanduser(os.environ.get("BATON_KERNEL_DIR") or "~/.cache/baton/kernels")
     slug = re.sub(r"[^a-z0-9]+", "-", f"{machine.cpu} {machine.capability}".lower()).strip("-")
-    return folder / f"gemm-{slug}.json"
+    return Path(folder) / f"gemm-{slug}.json"
 
 
 def read_tuned() -> TunedTable | None:
@@ -114,6 +114,13 @@ def _parse(stored: dict[str, Any]) -> TunedTable:
         threads=int(stored["threads"]),
         int4_up_to={kind: counts[kind] for kind in KINDS},
     )
+
+
+def _baton_version() -> str:
+    try:
+        return version("baton-serve")
+    except PackageNotFoundError:
+        return "not installed"
 
 
 def _cpu_name() -> str:

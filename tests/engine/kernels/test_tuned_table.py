@@ -2,6 +2,9 @@
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +15,12 @@ import torch
 from engine.kernels.select import GEMM_TABLE, find_row, gemm_table, select_gemm
 from engine.kernels.tuned_table import Machine, TunedTable, read_tuned, tuned_path
 
+VARIABLE = "BATON_KERNEL_DIR"
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("BATON_KERNEL_DIR", str(tmp_path / "kernels"))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "kernels"))
     return tmp_path / "kernels"
 
 
@@ -100,3 +105,20 @@ def test_processors_of_one_home_have_files_of_their_own() -> None:
     here = Machine.here()
     others = [replace(here, cpu="another"), replace(here, capability="AVX9000")]
     assert len({tuned_path(machine) for machine in (here, *others)}) == 3
+
+
+def test_an_account_without_a_home_and_sources_without_an_install_have_no_table() -> None:
+    """And an engine that starts. So it is for the numbers of users that containers are given."""
+    code = (
+        "import os, pwd, importlib.metadata as metadata\n"
+        "def missing(name): raise KeyError(name)\n"
+        "pwd.getpwuid = missing\n"
+        "metadata.version = lambda name: metadata.distribution('no-such-' + name).version\n"
+        "from engine.kernels.tuned_table import Machine, read_tuned\n"
+        "print(read_tuned(), Machine.here().baton)\n"
+    )
+    env = {key: value for key, value in os.environ.items() if key not in ("HOME", VARIABLE)}
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
+    )
+    assert run.stdout == "None not installed\n", run.stderr
