@@ -4,7 +4,6 @@ The first descriptor is a pipe with what to compute, the second one with whateve
 of a rank does for rank 0.
 """
 
-import ctypes
 import json
 import os
 import signal
@@ -18,8 +17,7 @@ from typing import NoReturn
 from engine.config import EngineConfig
 from engine.model_runner import ModelRunner, follow_steps
 from engine.parallel.ranks import join_group
-
-_PR_SET_PDEATHSIG = 1
+from engine.parent_process import end_with_parent
 
 
 def run_rank(beside: Callable[[ModelRunner, Connection], None] | None = None) -> NoReturn:
@@ -31,7 +29,7 @@ def run_rank(beside: Callable[[ModelRunner, Connection], None] | None = None) ->
     # They may go to every process of a terminal or a service; it is rank 0 that says when to end.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    _end_with(int(sys.argv[1]))
+    end_with_parent(int(sys.argv[1]))
     pipe, second = (Connection(int(descriptor)) for descriptor in sys.argv[2:4])
     try:
         _follow(pipe, second, beside)
@@ -57,16 +55,6 @@ def _follow(
             _start(beside, runner, second)
 
     follow_steps(config, join_group(config, order["rank"], order["port"]), pipe, on_loaded)
-
-
-def _end_with(parent: int) -> None:
-    """From now on the kernel kills this process, even one that is stopped, when rank 0 goes."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    # It may have gone before: then no signal will ever come.
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _start(run: Callable[..., None], *arguments: object) -> None:

@@ -7,6 +7,7 @@ would compile, and is told to leave it.
 
 import importlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from engine.kernels.cuda.launch import Gpu, assuming
+from engine.parent_process import end_with_parent
 
 _WARP_SIZE = 32
 
@@ -89,10 +91,11 @@ def list_launches(gpu: Gpu, function: Callable[[], object]) -> list[Compilation]
 def compile_all(compilations: Sequence[Compilation], processes: int) -> Iterator[Compilation]:
     """Compiles side by side, in processes of their own; yields each that is done.
 
-    Raises what the first one that fails raises.
+    Raises what the first one that fails raises. The processes end with this one, however it ends.
     """
-    context = get_context("spawn")
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+    with ProcessPoolExecutor(
+        processes, get_context("spawn"), initializer=end_with_parent, initargs=(os.getpid(),)
+    ) as pool:
         pending = {pool.submit(each.compile): each for each in compilations}
         try:
             for future in as_completed(pending):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 import engine.kernels.cuda
@@ -21,11 +22,18 @@ KERNELS = {
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
+COMMAND = (sys.executable, "-m", "tests.engine.kernels.cuda.ahead_of_time")
+
+
+def environment(cache: Path) -> dict[str, str]:
+    return {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(cache)}
+
+
 def run(cache: Path, *arguments: str) -> list[str]:
     """Lines that tests.engine.kernels.cuda.ahead_of_time prints, with this folder as the cache."""
     output = subprocess.run(
-        [sys.executable, "-m", "tests.engine.kernels.cuda.ahead_of_time", *arguments],
-        env={**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(cache)},
+        [*COMMAND, *arguments],
+        env=environment(cache),
         capture_output=True,
         text=True,
         check=False,
@@ -62,3 +70,13 @@ def test_a_launch_finds_what_was_compiled_ahead(built: tuple[Path, list[str]]) -
 def test_prompts_of_any_length_launch_nothing_that_a_warm_up_does_not(tmp_path: Path) -> None:
     """A service never compiles on a request."""
     assert run(tmp_path, "missing", "90") == []
+
+
+def test_nothing_compiles_on_where_the_build_was_killed(tmp_path: Path) -> None:
+    command, pipe = [*COMMAND, "build", "90"], subprocess.PIPE
+    with subprocess.Popen(command, env=environment(tmp_path), stdout=pipe) as build:
+        assert build.stdout is not None and build.stdout.readline()
+        processes = psutil.Process(build.pid).children()
+        build.kill()
+    assert len(processes) >= 2
+    assert psutil.wait_procs(processes, timeout=60)[1] == []
