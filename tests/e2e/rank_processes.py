@@ -2,13 +2,13 @@
 
 import asyncio
 import os
-from pathlib import Path
+
+import psutil
 
 
 def rank_pids(worker: int) -> list[int]:
     """Of the ranks, but for the first, of the worker with this process id: its only children."""
-    lists = Path(f"/proc/{worker}/task").glob("*/children")
-    return [int(pid) for each in lists for pid in each.read_text().split()]
+    return [child.pid for child in psutil.Process(worker).children()]
 
 
 async def until_gone(descriptor: int) -> None:
