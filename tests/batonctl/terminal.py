@@ -10,9 +10,11 @@ from typing import Self
 
 from tests.batonctl.command import BATON, PATIENCE, environment
 
-# Makes standard input the controlling terminal, whose Ctrl-C is a signal to all of its processes.
+# Makes standard input the controlling terminal, whose Ctrl-C is a signal to all of its processes. A
+# test run in the background of a shell has them ignore it, which a terminal of their own does not.
 _TAKE_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    "signal.signal(signal.SIGINT, signal.SIG_DFL);"
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
 _CTRL_C = b"\x03"
