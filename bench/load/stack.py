@@ -50,4 +50,4 @@ async def running_stack(
         yield stack
     finally:
         for service in stack.values():
-            service.kill_now()
+            await service.end()
