@@ -2,15 +2,12 @@
 
 import json
 import os
-import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from batonctl.engine_parts import require_engine
 from batonctl.errors import CommandError, InputError
+from batonctl.progress import counting_progress
 from batonctl.service_failure import command_error
 from chassis.errors import ServiceError
 from chassis.model_store import resolve
@@ -110,14 +107,7 @@ def _compile(compilations: "list[Compilation]") -> None:
     from engine.kernels.cuda.compilation import compile_all
 
     processes = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
-    console = Console(file=sys.stderr)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with counting_progress() as progress:
         task = progress.add_task("compiling", total=len(compilations))
         for done in compile_all(compilations, processes):
             progress.update(task, advance=1, description=f"{done.kernel} sm_{done.architecture}")

@@ -2,16 +2,13 @@
 
 import datetime
 import json
-import sys
 from dataclasses import asdict
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from batonctl.engine_parts import require_engine
 from batonctl.errors import CommandError
+from batonctl.progress import counting_progress
 
 if TYPE_CHECKING:
     from engine.choice import Choice
@@ -108,14 +105,7 @@ def run_tune(*, as_json: bool) -> None:
 def _measure() -> "list[Crossing]":
     from engine.kernels.measure import NUM_MEASUREMENTS, SHAPES, measure_crossing
 
-    console = Console(file=sys.stderr)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with counting_progress() as progress:
         task = progress.add_task("measuring", total=NUM_MEASUREMENTS)
         return [
             measure_crossing(kind, shapes, advance=lambda: progress.advance(task))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from bench.cpu_floor import CpuFloor
+from bench.floor import Floor
 from bench.llama_rival import LlamaRival, silence, write_bf16
 from bench.model_work import attention_flops, flops_a_token
 from bench.own_engine import BLOCK_SIZE, OwnEngine, block_bytes
@@ -83,7 +83,7 @@ def main() -> None:
     settings = _parse()
     silence()
     torch.set_num_threads(settings.threads)
-    floor = CpuFloor.measure(DTYPES[settings.dtype])
+    floor = Floor.of_cpu(DTYPES[settings.dtype])
     print(
         f"reads {floor.bytes_per_second / 1e9:.1f} GB/s, "
         f"{floor.flops / 1e9:.0f} GFLOP/s in {settings.dtype}",
@@ -124,7 +124,7 @@ def _parse() -> Settings:
     )
 
 
-def _compare(form: str, settings: Settings, floor: CpuFloor) -> list[Comparison]:
+def _compare(form: str, settings: Settings, floor: Floor) -> list[Comparison]:
     num_seqs = max(settings.batches)
     max_len = -(-(CONTEXT + settings.steps + 1) // 256) * 256
     ours = OwnEngine(
@@ -158,7 +158,7 @@ def _compare(form: str, settings: Settings, floor: CpuFloor) -> list[Comparison]
 
 
 def _measure(
-    form: str, settings: Settings, floor: CpuFloor, ours: OwnEngine, rivals: Sequence[LlamaRival]
+    form: str, settings: Settings, floor: Floor, ours: OwnEngine, rivals: Sequence[LlamaRival]
 ) -> list[Comparison]:
     model = ours.runner.model_config
     weights = ours.runner.resident_weight_bytes

@@ -102,15 +102,9 @@ class Service:
             os.kill(self.pid, signal.SIGCONT)
 
     async def end(self) -> None:
-        """Ends it for good; others may be started on this loop afterwards."""
+        """Ends it for good."""
         if self._child is not None:
             await self.kill()
-        self._log.close()
-
-    def kill_now(self) -> None:
-        """Ends it for good, without an event loop, of which nobody may go on afterwards."""
-        if self._child is not None:
-            self._child.kill_now()
         self._log.close()
 
     def num_descriptors(self) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from bench.cpu_floor import CpuFloor
+from bench.floor import Floor
 from bench.model_work import attention_flops, flops_a_token
 from bench.op_classes import OP_CLASSES, OpClass
 from bench.own_engine import OwnEngine
@@ -70,7 +70,7 @@ def work_of(
     }
 
 
-def figures_of(measured: Measured, floor: CpuFloor) -> list[Figure]:
+def figures_of(measured: Measured, floor: Floor) -> list[Figure]:
     """One for the step, one for each kind of work that took time, one for the gaps."""
     head, profile = measured.name, measured.profile
     watched = f"{profile.total * 1e3:.3f} ms under the profiler, to which the parts add up"
@@ -94,7 +94,7 @@ def _figure(name: str, seconds: float, least: float | None, note: str) -> Figure
     return Figure(name, round(seconds * 1e3, 3), "ms", floor=floor, note=note)
 
 
-def _rates(work: Work, seconds: float, floor: CpuFloor) -> str:
+def _rates(work: Work, seconds: float, floor: Floor) -> str:
     rate, flops = work.num_bytes / seconds, work.num_flops / seconds
     return (
         f"{rate / 1e9:.1f} GB/s ({rate / floor.bytes_per_second:.0%}), "
@@ -183,14 +183,14 @@ def main() -> None:
     if on_gpu:
         from bench.gpu import copy_rate, gemm_rate
 
-        floor = CpuFloor(copy_rate(), gemm_rate())
+        floor = Floor(copy_rate(), gemm_rate())
         hardware["gpu"] = torch.cuda.get_device_name()
         packages += ["triton", "flashinfer-python"]
         measured = _measure_gpu(options)
     else:
         torch.set_num_threads(options.threads)
         dtype = EngineSettings().dtype_on("cpu")
-        floor = CpuFloor.measure(DTYPES[dtype])
+        floor = Floor.of_cpu(DTYPES[dtype])
         hardware |= {"threads": str(options.threads), "model": f"{options.model}, {dtype}"}
         measured = _measure_cpu(options, dtype)
     hardware["memory_rate"] = f"{floor.bytes_per_second / 1e9:.1f} GB/s"

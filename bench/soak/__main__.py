@@ -84,7 +84,7 @@ async def _soak(
     settings: Settings, model: str, folder: Path, asked: list[Question], tally: Tally
 ) -> list[str]:
     """Fills the tally; returns what nobody's fault explains."""
-    with fleet(model, folder) as processes:
+    async with fleet(model, folder) as processes:
         for service in processes.all:
             await service.wait_ready()
         for role in Role:

@@ -1,8 +1,8 @@
 """Two services of each role, which know each other's addresses."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,8 +50,8 @@ class Fleet:
                     await _until_all_counted(gateway, role)
 
 
-@contextmanager
-def fleet(model: str, folder: Path) -> Iterator[Fleet]:
+@asynccontextmanager
+async def fleet(model: str, folder: Path) -> AsyncIterator[Fleet]:
     """The processes, started; none outlives the block. Logs and traces go to ``folder``."""
     ports = iter(find_free_ports(len(Role) * NUM_OF_EACH * NUM_PLACES))
     places = {
@@ -71,7 +71,7 @@ def fleet(model: str, folder: Path) -> Iterator[Fleet]:
         yield Fleet(services)
     finally:
         for service in (each for role in Role for each in services[role]):
-            service.kill_now()
+            await service.end()
 
 
 def _flags(role: Role, model: str, places: dict[Role, list[list[int]]]) -> Sequence[str]:

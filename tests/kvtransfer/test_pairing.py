@@ -98,6 +98,7 @@ async def test_a_worker_is_asked_to_poll_until_the_first_byte_has_moved(
     late = LateToPoll(os.urandom(16), stage.prefill, ())
     server, address = await serve(late, Traffic())
     await stage.consumer.pair(address, late.boot_id)
+    assert stage.consumer.num_peers == 1
     await server.stop(None)
 
 
@@ -207,16 +208,22 @@ async def test_a_peer_whose_bytes_are_lost_is_paired_with_again(local_stage: Sta
     assert local_stage.handshakes == 2
 
 
+async def pull_that_reads(stage: Stage, fabric: LocalFabric) -> Pull:
+    """One whose read is under way, until the fabric is held no more."""
+    attempt = new_attempt()
+    pull = await stage.started(attempt, TOKENS, TARGET)
+    fabric.held = True
+    stage.producer.chunk_ready(attempt, chunks_of(TOKENS, SOURCE, BLOCK_SIZE)[0])
+    await until(lambda: stage.decode.num_blocks_in_flight == 1)
+    return pull
+
+
 async def test_a_peer_with_reads_left_over_is_asked_to_keep_polling(
     local_stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert local_stage.fabric is not None
     monkeypatch.setattr("kvtransfer.consumer.NUDGE_SECONDS", 0.02)
-    attempt = new_attempt()
-    pull = await local_stage.started(attempt, TOKENS, TARGET)
-    local_stage.fabric.held = True
-    local_stage.producer.chunk_ready(attempt, chunks_of(TOKENS, SOURCE, BLOCK_SIZE)[0])
-    await until(lambda: local_stage.decode.num_blocks_in_flight == 1)
+    pull = await pull_that_reads(local_stage, local_stage.fabric)
     fence = pull.cancel()
     await until(lambda: local_stage.handshakes >= 3)
     local_stage.fabric.held = False
@@ -230,11 +237,7 @@ async def test_a_lost_peer_with_reads_left_over_is_asked_to_keep_polling_too(
     nobody else."""
     assert local_stage.fabric is not None
     monkeypatch.setattr("kvtransfer.consumer.NUDGE_SECONDS", 0.02)
-    attempt = new_attempt()
-    pull = await local_stage.started(attempt, TOKENS, TARGET)
-    local_stage.fabric.held = True
-    local_stage.producer.chunk_ready(attempt, chunks_of(TOKENS, SOURCE, BLOCK_SIZE)[0])
-    await until(lambda: local_stage.decode.num_blocks_in_flight == 1)
+    pull = await pull_that_reads(local_stage, local_stage.fabric)
     await local_stage.restart()
     failed = await failure_of(pull)
     before = local_stage.handshakes

@@ -12,14 +12,14 @@ REPEATS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class CpuFloor:
+class Floor:
     """``bytes_per_second`` read from memory, ``flops`` of a large matrix product."""
 
     bytes_per_second: float
     flops: float
 
     @classmethod
-    def measure(cls, dtype: torch.dtype) -> "CpuFloor":
+    def of_cpu(cls, dtype: torch.dtype) -> "Floor":
         """Of products in ``dtype``, with the threads torch is set to; the best of several tries."""
         memory = torch.ones(READ_BYTES // 8, dtype=torch.int64)
         a, b = torch.ones(2, GEMM_SIZE, GEMM_SIZE, dtype=dtype)
