@@ -15,6 +15,7 @@ from baton.client import BatonClient
 from batonctl.ports import find_free_ports
 from bench.tiny_model import tiny_prompt
 from chassis.errors import Unavailable
+from tests.e2e.gateway_process import until_counted
 from tests.e2e.metrics_page import read_counter
 from tests.e2e.service_process import ServiceProcess, running_service
 from tests.e2e.split_client import split_client
@@ -114,13 +115,7 @@ def patient_pair(tiny_model: str, tmp_path: Path) -> Iterator[Stack]:
 
 async def until_ready(client: BatonClient, stack: Stack) -> None:
     """Returns once the gateway has met every worker."""
-    expected = tuple(len(stack.workers[role]) for role in ("prefill", "decode"))
-    async with asyncio.timeout(60):
-        while True:
-            (model,) = await client.models()
-            if (model.prefill_workers, model.decode_workers) == expected:
-                return
-            await asyncio.sleep(0.05)
+    await until_counted(client, **{role: len(each) for role, each in stack.workers.items()})
 
 
 async def tokens_of(client: BatonClient, number: int) -> AsyncIterator[int]:

@@ -18,13 +18,12 @@ from baton.v1 import gateway_pb2, worker_pb2
 from bench.tiny_model import tiny_prompt
 from chassis.errors import ServiceError
 from tests.e2e.engine_reference import Reference
-from tests.e2e.gateway_process import running_gateway
+from tests.e2e.gateway_process import PATIENCE, running_gateway, until_counted
 from tests.e2e.service_process import ServiceProcess
 from tests.e2e.split_client import SplitClient, split_client
 from tests.e2e.tiny_model import POOL
 from tests.e2e.worker_process import WorkerProcess, running
 
-PATIENCE = 120.0
 # Peers give a frozen process up after five seconds, and so it stays frozen for longer than anything
 # on a worker may take: a freeze of half a minute is no other one.
 LIMITS = {
@@ -146,16 +145,6 @@ def frozen(process: ServiceProcess) -> Iterator[None]:
         yield
     finally:
         process.signal(signal.SIGCONT)
-
-
-async def until_counted(client: BatonClient, **expected: int) -> None:
-    """Returns once the gateway counts so many ready workers."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            (model,) = await client.models()
-            if {role: getattr(model, f"{role}_workers") for role in expected} == expected:
-                return
-            await asyncio.sleep(0.05)
 
 
 async def load_of(watcher: SplitClient, role: str) -> worker_pb2.WatchResponse:

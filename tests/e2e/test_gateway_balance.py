@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from baton.client import BatonClient
-from tests.e2e.gateway_process import gateway_for
+from tests.e2e.gateway_process import gateway_for, until_counted
 from tests.e2e.metrics_page import read_counter
 from tests.e2e.prompts import prompt
 from tests.e2e.worker_process import WorkerProcess, running
@@ -67,8 +67,7 @@ async def test_the_share_of_a_slowed_worker_falls(tmp_path: Path) -> None:
         p_fast, p_slow, d_fast, d_slow = (worker.wait_ready() for worker in workers)
         address = stack.enter_context(gateway_for([p_fast, p_slow], [d_fast, d_slow], tmp_path))
         async with BatonClient(address) as client:
-            (model,) = await client.models()
-            assert (model.prefill_workers, model.decode_workers) == (2, 2)
+            await until_counted(client, prefill=2, decode=2)
             with slowed(p_slow), slowed(d_slow):
                 await asyncio.gather(*(ask(client, number) for number in range(NUM_CLIENTS)))
         total = NUM_CLIENTS * NUM_REQUESTS

@@ -13,14 +13,13 @@ from bench.tiny_model import tiny_prompt
 from chassis.model_store import resolve
 from gateway.tokenizer import load_tokenizer
 from tests.e2e.engine_reference import Reference
-from tests.e2e.gateway_process import running_gateway
+from tests.e2e.gateway_process import PATIENCE, running_gateway, until_counted
 from tests.e2e.service_process import ServiceProcess
 from tests.e2e.split_client import split_client
 from tests.e2e.steady_load import Question, steady_load
 from tests.e2e.tiny_model import POOL
 from tests.e2e.worker_process import WorkerProcess, running
 
-PATIENCE = 120.0
 WIDTH = 6
 SHORT = {"temperature": 0.0, "max_tokens": 40, "ignore_eos": True}
 # Outlives the grace of a decode worker.
@@ -72,13 +71,8 @@ async def operators(stack: TwoOfEach) -> AsyncIterator[list[BatonClient]]:
 
 async def until_all_count(operators: list[BatonClient]) -> None:
     """Returns once every gateway sees two workers of each role."""
-    async with asyncio.timeout(PATIENCE):
-        for operator in operators:
-            while True:
-                (model,) = await operator.models()
-                if (model.prefill_workers, model.decode_workers) == (2, 2):
-                    break
-                await asyncio.sleep(0.05)
+    for operator in operators:
+        await until_counted(operator, prefill=2, decode=2)
 
 
 async def restart(process: ServiceProcess) -> None:
