@@ -6,6 +6,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Self
 
+import grpc
+from google.protobuf.duration_pb2 import Duration
+
 from baton.v1 import (
     decode_pb2,
     decode_pb2_grpc,
@@ -23,6 +26,12 @@ MODEL = ServedModel("scripted", b"vocabulary")
 Tokens = Sequence[int]
 EOS = generation_pb2.FinishInfo(reason=generation_pb2.FINISH_REASON_EOS, stop_token_id=2)
 LENGTH = generation_pb2.FinishInfo(reason=generation_pb2.FINISH_REASON_LENGTH)
+FULL = decode_pb2.Failure(
+    code=grpc.StatusCode.RESOURCE_EXHAUSTED.value[0],
+    reason="QUEUE_FULL",
+    message="full",
+    retry_delay=Duration(seconds=2),
+)
 
 
 class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):

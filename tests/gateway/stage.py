@@ -1,17 +1,20 @@
 """A whole gateway in front of scripted workers, and a client."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc.aio
+import pytest
 
 from baton.v1 import gateway_pb2, gateway_pb2_grpc, generation_pb2
 from chassis.channel import open_channel
+from chassis.errors import ServiceError
 from chassis.metrics import Metrics
 from chassis.server import ServerSettings, create_server
+from chassis.status import from_rpc_error
 from gateway.admission import Admission, AdmissionLimits
 from gateway.generation import GenerationLimits
 from gateway.memory import HeldMemory
@@ -167,3 +170,10 @@ async def read_all(call: Any) -> list[gateway_pb2.GenerateStreamResponse]:
     while (message := await call.read()) is not grpc.aio.EOF:
         messages.append(message)
     return messages
+
+
+async def error_of(call: Awaitable[Any]) -> ServiceError:
+    """The typed error that a call ends with."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return from_rpc_error(caught.value)

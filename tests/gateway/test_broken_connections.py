@@ -14,8 +14,7 @@ from baton.v1 import decode_pb2
 from gateway import worker_link
 from tests.gateway.conftest import OpenStage
 from tests.gateway.scripted_workers import LENGTH, PrefillCall, ScriptedDecode, SubmitCall
-from tests.gateway.stage import Stage, StageOptions, read_all, request, token_ids
-from tests.gateway.test_continuation import error_of
+from tests.gateway.stage import Stage, StageOptions, error_of, read_all, request, token_ids
 
 
 class SlowDecode(ScriptedDecode):

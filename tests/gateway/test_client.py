@@ -12,9 +12,8 @@ from baton.client import BatonClient, assistant, system, user
 from baton.v1 import decode_pb2
 from chassis.errors import DeadlineExceeded, InvalidArgument, ResourceExhausted
 from gateway.tokenizer import Tokenizer
-from tests.gateway.scripted_workers import LENGTH, MODEL, PrefillCall, SubmitCall
+from tests.gateway.scripted_workers import FULL, LENGTH, MODEL, PrefillCall, SubmitCall
 from tests.gateway.stage import Stage
-from tests.gateway.test_continuation import FULL
 
 
 @pytest.fixture

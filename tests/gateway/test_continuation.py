@@ -1,14 +1,11 @@
 """What the gateway does when an attempt cannot be finished."""
 
 import asyncio
-from collections.abc import Awaitable
 from functools import partial
-from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-from google.protobuf.duration_pb2 import Duration
 
 from baton.v1 import decode_pb2
 from chassis.errors import (
@@ -17,29 +14,14 @@ from chassis.errors import (
     InvalidArgument,
     ResourceExhausted,
     ServiceError,
-    Unavailable,
 )
-from chassis.status import from_rpc_error
 from gateway.generation import GenerationLimits
 from gateway.verdict import Verdict
 from tests.gateway.conftest import OpenStage
-from tests.gateway.scripted_workers import EOS, LENGTH, ScriptedDecode, ScriptedPrefill
-from tests.gateway.stage import Stage, StageOptions, read_all, request, token_ids
+from tests.gateway.scripted_workers import EOS, FULL, LENGTH, ScriptedDecode, ScriptedPrefill
+from tests.gateway.stage import Stage, StageOptions, error_of, read_all, request, token_ids
 
 REVOKED = Aborted("the blocks were needed", reason="LEASE_REVOKED")
-FULL = decode_pb2.Failure(
-    code=grpc.StatusCode.RESOURCE_EXHAUSTED.value[0],
-    reason="QUEUE_FULL",
-    message="full",
-    retry_delay=Duration(seconds=2),
-)
-
-
-async def error_of(call: Awaitable[Any]) -> ServiceError:
-    """The typed error that a call ends with."""
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return from_rpc_error(caught.value)
 
 
 async def test_a_preempted_request_continues_from_its_committed_tokens(stage: Stage) -> None:
@@ -148,54 +130,6 @@ async def test_a_failed_pull_cancels_prefill_and_continues(stage: Stage) -> None
     decode_again.tokens([102], 2, LENGTH)
     decode_again.finished(decode_pb2.OUTCOME_COMPLETED)
     assert token_ids([first, *await read_all(call)]) == [100, 101, 102]
-
-
-async def test_the_number_of_attempts_is_bounded(open_stage: OpenStage) -> None:
-    stage = await open_stage(StageOptions(limits=GenerationLimits(2, 4096)))
-    call = stage.stub.Generate(request())
-    for _ in range(2):
-        prefill, _decode = await stage.legs()
-        prefill.fail(REVOKED)
-    error = await error_of(call)
-    assert isinstance(error, Unavailable)
-    assert error.reason == "ATTEMPTS_EXHAUSTED"
-    assert stage.prefill[0].num_calls == 2
-
-
-async def test_preemptions_of_a_request_that_gets_on_are_not_counted(open_stage: OpenStage) -> None:
-    stage = await open_stage(StageOptions(limits=GenerationLimits(2, 4096)))
-    call = stage.stub.Generate(request(max_tokens=9))
-    for index in range(0, 8, 2):
-        prefill, decode = await stage.legs()
-        prefill.answer(100 + index)
-        decode.tokens([101 + index], index + 1)
-        decode.finished(decode_pb2.OUTCOME_PREEMPTED, unfinished_choices=[0])
-    last = await stage.prefill[0].calls.get()
-    last.answer(108, LENGTH)
-    assert list((await call).choices[0].token_ids) == list(range(100, 109))
-
-
-async def test_leases_revoked_after_a_token_are_not_counted(open_stage: OpenStage) -> None:
-    stage = await open_stage(StageOptions(limits=GenerationLimits(2, 4096)))
-    call = stage.stub.Generate(request(max_tokens=5))
-    for index in range(4):
-        prefill, _decode = await stage.legs()
-        assert prefill.first_index == index
-        prefill.answer(100 + index)
-        prefill.fail(REVOKED)
-    last = await stage.prefill[0].calls.get()
-    last.answer(104, LENGTH)
-    assert list((await call).choices[0].token_ids) == list(range(100, 105))
-
-
-async def test_preemptions_without_a_token_are_counted(open_stage: OpenStage) -> None:
-    stage = await open_stage(StageOptions(limits=GenerationLimits(2, 4096)))
-    call = stage.stub.Generate(request(max_tokens=9))
-    for index in range(2):
-        prefill, decode = await stage.legs()
-        prefill.answer(100 + index)
-        decode.finished(decode_pb2.OUTCOME_PREEMPTED, unfinished_choices=[0])
-    assert (await error_of(call)).reason == "ATTEMPTS_EXHAUSTED"
 
 
 async def test_what_prefill_refuses_reaches_the_client_with_its_reason(stage: Stage) -> None:

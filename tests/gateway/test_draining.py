@@ -10,8 +10,7 @@ from gateway.admission import AdmissionLimits
 from gateway.generation import GenerationLimits
 from tests.gateway.conftest import OpenStage
 from tests.gateway.scripted_workers import LENGTH, ScriptedDecode, ScriptedPrefill
-from tests.gateway.stage import Stage, StageOptions, read_all, request, token_ids
-from tests.gateway.test_continuation import error_of
+from tests.gateway.stage import Stage, StageOptions, error_of, read_all, request, token_ids
 
 DRAINING = Unavailable("this worker takes no new prompts", reason="WORKER_DRAINING")
 DRAINING_PB = decode_pb2.Failure(

@@ -10,8 +10,7 @@ from gateway.admission import AdmissionLimits
 from gateway.generation import GenerationLimits
 from gateway.memory import TOKEN_BYTES
 from tests.gateway.conftest import OpenStage
-from tests.gateway.stage import StageOptions, read_all, request
-from tests.gateway.test_continuation import error_of
+from tests.gateway.stage import StageOptions, error_of, read_all, request
 from tests.gateway.test_service import finish
 
 WORDS = generation_pb2.Prompt(text="word " * 200)

@@ -7,8 +7,7 @@ from chassis.errors import Internal, Unavailable
 from gateway.circuit import Circuit
 from tests.gateway.conftest import OpenStage
 from tests.gateway.scripted_workers import LENGTH, ScriptedDecode, ScriptedPrefill, SubmitCall
-from tests.gateway.stage import Stage, StageOptions, read_all, request, token_ids
-from tests.gateway.test_continuation import error_of
+from tests.gateway.stage import Stage, StageOptions, error_of, read_all, request, token_ids
 from tests.gateway.test_draining import prefer_first
 
 STEP_FAILED = Internal("the engine failed to compute a step", reason="STEP_FAILED")

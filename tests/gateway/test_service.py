@@ -21,8 +21,7 @@ from gateway.generation import GenerationLimits
 from gateway.tokenizer import Tokenizer
 from tests.gateway.conftest import OpenStage
 from tests.gateway.scripted_workers import LENGTH, MODEL, PrefillCall, SubmitCall
-from tests.gateway.stage import Stage, StageOptions, request, token_ids
-from tests.gateway.test_continuation import error_of
+from tests.gateway.stage import Stage, StageOptions, error_of, request, token_ids
 
 text_request = generation_pb2.GenerateRequest(prompt=generation_pb2.Prompt(text="hello"))
 

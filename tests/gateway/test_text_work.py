@@ -13,8 +13,7 @@ from chassis.errors import InvalidArgument, ResourceExhausted
 from gateway.admission import AdmissionLimits
 from gateway.text_work import MAX_SIZE_AT_ONCE, TextWork
 from tests.gateway.conftest import OpenStage
-from tests.gateway.stage import StageOptions, request
-from tests.gateway.test_continuation import error_of
+from tests.gateway.stage import StageOptions, error_of, request
 
 LONG = MAX_SIZE_AT_ONCE + 1
 

@@ -14,8 +14,7 @@ from gateway import worker_link
 from gateway.circuit import RetryBudget
 from gateway.worker import Worker, WorkerIdentity
 from tests.gateway.scripted_workers import LENGTH, ScriptedPrefill, ScriptedWorker
-from tests.gateway.stage import Stage, request
-from tests.gateway.test_continuation import error_of
+from tests.gateway.stage import Stage, error_of, request
 
 
 def worker_of(stage: Stage, role: str) -> ScriptedWorker:
