@@ -17,6 +17,7 @@ from engine.forward_batch import build_forward_batch
 from engine.gpu.decode_graphs import DecodeGraphs
 from engine.gpu.landings import Landings
 from engine.gpu.memory import pool_bytes
+from engine.gpu.room import make_room, read_memory
 from engine.gpu.sampler import GpuSampler, is_plain
 from engine.kv_cache import KvCache
 from engine.model_runner import COMPUTE, DTYPES, ModelRunner
@@ -54,6 +55,7 @@ class GpuModelRunner(ModelRunner):
             dummy = config.load_format == "dummy"
             path = config.model_path
             checkpoint = DummyCheckpoint(path, self._device) if dummy else open_checkpoint(path)
+        make_room(config, checkpoint.config, self._device)
         super().__init__(
             config, checkpoint, group=group, ranks=ranks, make_attention=create_gpu_attention
         )
@@ -72,7 +74,9 @@ class GpuModelRunner(ModelRunner):
         # Loading leaves blocks behind that only the allocator's cache holds.
         torch.cuda.empty_cache()
         memory_bytes = self._config.kv_memory_bytes or pool_bytes(
-            self._device, self._config.workers_on_device
+            read_memory(self._device),
+            torch.cuda.memory_reserved(self._device),
+            self._config.workers_on_device,
         )
         if self._group is not None:
             # Block ids mean the same on every rank.
