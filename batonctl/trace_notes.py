@@ -106,6 +106,8 @@ def _chunks(span: TraceSpan) -> Iterator[str]:
         yield size(totals["baton.bytes"]) + (f" over {transport}" if transport else "")
     if (rate := _mean_rate(chunks)) is not None:
         yield f"{size(rate)}/s"
+    if (exposed := span.number("baton.exposed")) is not None:
+        yield f"{duration(exposed)} exposed"
     pieces = counted(len(chunks), "chunk")
     for unit in ("token", "block"):
         if number := totals[f"baton.{unit}s"]:
@@ -127,6 +129,8 @@ def _mean_rate(chunks: Sequence[Mapping[str, object]]) -> float | None:
 def _decoding(span: TraceSpan) -> Iterator[str]:
     if (steps := span.number("baton.steps")) is not None:
         yield counted(steps, "step")
+    if (wait := span.number("baton.join_wait")) is not None:
+        yield f"joined after {duration(wait)}"
     for name in ("p50", "p99"):
         if (gap := span.number(f"baton.itl.{name}")) is not None:
             yield f"gap {name} {duration(gap)}"

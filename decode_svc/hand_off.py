@@ -31,7 +31,7 @@ class HandOff:
         await pull.start(grant.cached_tokens, grant.block_ids)
         completion = await pull.complete()
         self._check_completion(attempt, completion)
-        job.begin()
+        job.begin(pull.arrived_at)
         self._engine.post(lambda: self._stepper.join(attempt, completion.first_samples))
         await pull.released()
         job.released()

@@ -38,6 +38,7 @@ class DecodeJob:
         self._arrived_at = time.monotonic()
         self._granted_at = 0.0
         self._cached_tokens = 0
+        self._complete_at: float | None = None
         # Each is None once it has ended.
         self._queue_span: Span | None = start_span("decode.queue", parent=parent)
         self._kv_span: Span | None = None
@@ -63,13 +64,17 @@ class DecodeJob:
             attributes={"baton.cached_tokens": grant.cached_tokens},
         )
 
-    def begin(self) -> None:
-        """Every byte is here; the first step follows."""
+    def begin(self, arrived_at: float | None = None) -> None:
+        """The first step follows; what was read was complete at ``arrived_at``, of
+        time.monotonic."""
+        self._complete_at = arrived_at
         self._generate_span = start_span("decode.generate", parent=self._parent)
 
     def released(self) -> None:
         """The hand-off is over, and went well."""
         assert self.pull is not None, "there was a hand-off"
+        if self._kv_span is not None:
+            self._kv_span.set({"baton.exposed": self.pull.exposed_seconds})
         if self.pull.records:
             self.transfer_seconds = time.monotonic() - self._granted_at
         self._end_kv_span()
@@ -123,6 +128,8 @@ class DecodeJob:
     def _describe_generation(self, span: Span) -> None:
         pace = self.attempt.pace
         itl = {f"baton.itl.{name}": gap for name, gap in pace.percentiles().items()}
+        if self._complete_at is not None and pace.num_steps:
+            span.set({"baton.join_wait": pace.began_at - self._complete_at})
         span.set({"baton.steps": pace.num_steps, "baton.preemptions": self.preemptions, **itl})
 
 

@@ -4,23 +4,26 @@ from array import array
 
 
 class Pace:
-    """Gaps between the steps that an attempt took part in, in seconds.
+    """When an attempt's first step began, and the gaps between its steps, in seconds.
 
     The engine thread observes; the event loop reads once the attempt is over.
     """
 
-    __slots__ = ("_gaps", "_last", "num_steps")
+    __slots__ = ("_gaps", "_last", "began_at", "num_steps")
 
     def __init__(self) -> None:
         self.num_steps = 0
+        self.began_at = 0.0
         self._last = 0.0
         self._gaps = array("f")
 
-    def observe(self, now: float) -> None:
-        """A step ended at ``now``; one call a step, whatever the number of choices."""
+    def observe(self, began: float, ended: float) -> None:
+        """The times of a step, of one clock; one call a step, whatever the number of choices."""
         if self.num_steps:
-            self._gaps.append(now - self._last)
-        self._last = now
+            self._gaps.append(ended - self._last)
+        else:
+            self.began_at = began
+        self._last = ended
         self.num_steps += 1
 
     def percentiles(self) -> dict[str, float]:

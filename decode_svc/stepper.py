@@ -200,13 +200,14 @@ class DecodeStepper:
         rows = progress.rows
         now = time.monotonic()
         # The device begins a step that was launched ahead when it is done with the one before.
-        seconds = now - max(launched.began, self._last_taken_in)
+        began = max(launched.began, self._last_taken_in)
+        seconds = now - began
         self._last_taken_in = now
         self._metrics.observe_step(seconds)
         self._rate.add(seconds)
         self._count_tokens(len(rows))
         for attempt in dict.fromkeys(row.attempt for row in rows):
-            attempt.pace.observe(now)
+            attempt.pace.observe(began, now)
         leaving = [row for row in rows if row.attempt.released]
         for row in rows:
             if not row.attempt.released:

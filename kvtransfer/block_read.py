@@ -15,7 +15,8 @@ class BlockRead:
     """A read in progress: wait for ``done``, fence by ``ended``.
 
     ``done`` resolves to the seconds it took once every byte has arrived and ``check`` finds no
-    fault with them, or fails with a TransferError as soon as that is out of reach. ``ended``
+    fault with them, at ``done_at`` of time.monotonic, or fails with a TransferError as soon as that
+    is out of reach. ``ended``
     resolves when nothing of the read can write to its local blocks any more, which after a failure
     may be later, or never. Both resolve on the transfer thread and cannot be cancelled; ``cancel``
     is how to give up.
@@ -32,13 +33,14 @@ class BlockRead:
         self.peer = peer
         self.local_ids = tuple(local_ids)
         self.done: Future[float] = running_future()
+        self.done_at = 0.0
         self.ended: Future[None] = running_future()
         self.failed_at: float | None = None
         self._unposted = deque(pieces)
         self._num_in_flight = 0
         self._check = check
         self._give_up = give_up
-        self._started_at = time.perf_counter()
+        self._started_at = time.monotonic()
 
     def cancel(self) -> None:
         """Drops what has not been posted. Any thread; no effect once ``done`` is done."""
@@ -66,7 +68,8 @@ class BlockRead:
             return
         if not self.done.done():
             if (error := self._check()) is None:
-                self.done.set_result(time.perf_counter() - self._started_at)
+                self.done_at = time.monotonic()
+                self.done.set_result(self.done_at - self._started_at)
             else:
                 self.done.set_exception(error)
         self.ended.set_result(None)

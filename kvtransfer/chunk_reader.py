@@ -15,12 +15,17 @@ from kvtransfer.transfer_thread import TransferThread
 
 @dataclass(frozen=True, slots=True)
 class ChunkRecord:
-    """One finished read, for the kv.pull span. ``end_ns`` is in nanoseconds since the epoch."""
+    """One finished read, for the kv.pull span.
+
+    ``done_at`` is of time.monotonic, on the transfer thread; ``end_ns`` is the same moment in
+    nanoseconds since the epoch.
+    """
 
     num_blocks: int
     num_bytes: int
     transport: str
     seconds: float
+    done_at: float
     end_ns: int
 
 
@@ -53,6 +58,18 @@ class ChunkReader:
         self._reads: list[BlockRead] = []
         self._num_reading = 0
         self._completion: Completion | None = None
+        self._told_at = 0.0
+
+    @property
+    def arrived_at(self) -> float:
+        """When nothing was missing any more, of time.monotonic: the last byte or the first token,
+        whichever came later. Of use once ``all_read`` is done."""
+        return max([self._told_at, *(record.done_at for record in self.records)])
+
+    @property
+    def exposed_seconds(self) -> float:
+        """How long was still read after prefill had computed everything: what no computing hid."""
+        return self.arrived_at - self._told_at
 
     def start(self, cached_tokens: int, block_ids: Sequence[int]) -> None:
         """Sets the destinations: one for each block after the cached ones."""
@@ -90,6 +107,7 @@ class ChunkReader:
                 f"of a prompt of {self._num_tokens}"
             )
         self._completion = completion
+        self._told_at = time.monotonic()
         self._settle()
 
     def give_up(self) -> Fence:
@@ -118,12 +136,14 @@ class ChunkReader:
 
     def _on_read(self, read: BlockRead, seconds: float) -> None:
         num_blocks = len(read.local_ids)
+        late = time.monotonic() - read.done_at
         record = ChunkRecord(
             num_blocks,
             num_blocks * self._transfers.block_bytes,
             self._transfers.transport_name,
             seconds,
-            time.time_ns(),
+            read.done_at,
+            time.time_ns() - round(late * 1e9),
         )
         self.records.append(record)
         self._num_reading -= 1

@@ -83,6 +83,16 @@ class Pull:
         """The reads that are complete so far, in the order in which they ended."""
         return self._reader.records
 
+    @property
+    def arrived_at(self) -> float:
+        """When nothing was missing any more, of time.monotonic; of use after ``complete``."""
+        return self._reader.arrived_at
+
+    @property
+    def exposed_seconds(self) -> float:
+        """How long blocks were still read after the prompt was computed; after ``complete``."""
+        return self._reader.exposed_seconds
+
     async def computing(self) -> None:
         """Waits until prefill computes the prompt: time to reserve blocks (protocol 3.3)."""
         await asyncio.shield(self._computing)

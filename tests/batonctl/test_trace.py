@@ -104,11 +104,16 @@ def test_what_is_missing_in_the_end_is_left_out(trace_folder: Path) -> None:
 
 
 def test_the_waterfall_shows_stages_facts_and_figures(trace_folder: Path) -> None:
-    text = drawn(load_trace(record()), width=140)
+    text = drawn(load_trace(record()), width=160)
     assert "total 820 ms  first token 170 ms  speed 96.9 tokens/s  output 64 tokens" in text
     assert re.search(r"└╴prefill\.compute +━+┿━+┿ +164 ms +512 tokens in 2 chunks", text)
-    assert re.search(r"kv\.pull .* 23\.6 MB over nixl, 3\.29 GB/s, 32 blocks in 2 chunks", text)
-    assert re.search(r"└╴decode\.generate .* 63 steps, gap p50 9\.90 ms, gap p99 14\.1 ms", text)
+    assert re.search(
+        r"kv\.pull .* 23\.6 MB over nixl, 3\.29 GB/s, 6\.50 ms exposed, 32 blocks in 2 chunks", text
+    )
+    assert re.search(
+        r"└╴decode\.generate .* 63 steps, joined after 400 µs, gap p50 9\.90 ms, gap p99 14\.1 ms",
+        text,
+    )
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])

@@ -81,8 +81,9 @@ def decode(traceparent: str) -> None:
     chunks: list[Event] = [
         ("chunk", at, {**moved, "baton.rate": rate}) for at, rate in ((90, 3.1e9), (175, 3.5e9))
     ]
-    span("kv.pull", 6, 186, traceparent, events=chunks)
+    span("kv.pull", 6, 186, traceparent, attributes={"baton.exposed": 0.0065}, events=chunks)
     facts = {"baton.steps": 63, "baton.itl.p50": 0.0099, "baton.itl.p99": 0.0141}
+    facts |= {"baton.join_wait": 0.0004}
     span("decode.generate", 186.5, 818, traceparent, attributes=facts)
 
 

@@ -101,6 +101,14 @@ async def test_the_stages_say_what_they_did(spans: dict[str, CollectedSpan]) -> 
     assert 0 < generate["baton.itl.p50"] <= generate["baton.itl.p90"] <= generate["baton.itl.p99"]
 
 
+async def test_what_the_hand_off_cost_is_told(spans: dict[str, CollectedSpan]) -> None:
+    pull, generate = spans["kv.pull"], spans["decode.generate"]
+    # From the end of computing to the end of the hand-off: reading, and then the release.
+    after_computing = (pull.end_ns - spans["prefill.compute"].end_ns) / 1e9
+    assert 0 <= pull.attributes["baton.exposed"] <= after_computing
+    assert 0 < generate.attributes["baton.join_wait"] < (generate.end_ns - pull.start_ns) / 1e9
+
+
 async def test_no_token_has_a_span_or_an_event_of_its_own(
     spans: dict[str, CollectedSpan],
 ) -> None:
