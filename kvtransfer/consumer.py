@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
+import grpc.aio
+
 from baton.v1 import kv_transfer_pb2
 from chassis.background import Background
 from chassis.channel import INNER, open_channel
@@ -99,7 +101,7 @@ class Consumer:
     async def _pair(self, address: str, boot_id: bytes) -> PrefillPeer:
         if removal := self._removals.get(boot_id):
             await asyncio.wait_for(asyncio.shield(removal), self._timeouts.pair)
-        peer = PrefillPeer(address, boot_id, open_channel(address, INNER), self._transfers)
+        peer = self._new_peer(address, boot_id, open_channel(address, INNER))
         try:
             await peer.pair(self._handshake(boot_id), seconds=self._timeouts.pair)
         except BaseException:
@@ -112,6 +114,9 @@ class Consumer:
         self._peers[boot_id] = peer
         self._background.spawn(self._watch(peer))
         return peer
+
+    def _new_peer(self, address: str, boot_id: bytes, channel: grpc.aio.Channel) -> PrefillPeer:
+        return PrefillPeer(address, boot_id, channel, self._layout, self._transfers)
 
     def _after_pairing(self, boot_id: bytes, pairing: "asyncio.Task[PrefillPeer]") -> None:
         failed = pairing.cancelled() or pairing.exception() is not None
@@ -161,7 +166,7 @@ class Consumer:
         """Breaks the connection. A peer that lives all the same must poll until its reads end."""
         await peer.close()
         async with open_channel(peer.address, INNER) as channel:
-            again = PrefillPeer(peer.address, peer.boot_id, channel, self._transfers)
+            again = self._new_peer(peer.address, peer.boot_id, channel)
             await self._nudge(again, removal)
 
     async def _nudge(self, peer: PrefillPeer, ended: "asyncio.Future[None]") -> None:

@@ -1,21 +1,29 @@
 """What two workers tell each other before the first block moves (protocol 2.4)."""
 
+from collections.abc import Sequence
+
 from baton.v1 import kv_transfer_pb2
 from kvtransfer.errors import LayoutMismatch, MessageOutOfOrder, StaleBootId
 from kvtransfer.layout import KvLayout, check_same_layout
 from kvtransfer.transfer_thread import TransferThread
+from kvtransfer.transport.ranked import RemoteRank
 
 
 def check_block_bytes(layout: KvLayout, transfers: TransferThread) -> None:
     """Our own invariant: the pool that is transferred has the blocks that the layout describes."""
-    assert layout.block_bytes() == transfers.block_bytes, (
-        f"{layout} has blocks of {layout.block_bytes()} bytes, the pool of {transfers.block_bytes}"
+    assert layout.block_bytes(layout.num_kv_heads) == transfers.block_bytes, (
+        f"a pool with blocks of {transfers.block_bytes} bytes is not one of {layout}"
     )
 
 
-def agent_name(boot_id: bytes, rank: int = 0) -> str:
-    """What a rank is called among transports: unique in time as well (protocol 4.8)."""
-    return f"{boot_id.hex()}-{rank}"
+def peer_name(boot_id: bytes) -> str:
+    """What a worker is called among transports: unique in time as well (protocol 4.8)."""
+    return boot_id.hex()
+
+
+def agent_name(boot_id: bytes, rank: int) -> str:
+    """What a rank is called there."""
+    return f"{peer_name(boot_id)}-{rank}"
 
 
 def own_ranks(layout: KvLayout, transfers: TransferThread) -> list[kv_transfer_pb2.KvRank]:
@@ -70,7 +78,7 @@ def answer_handshake(
 def check_answer(
     response: kv_transfer_pb2.HandshakeResponse, transfers: TransferThread, *, peer_boot_id: bytes
 ) -> list[kv_transfer_pb2.KvRank]:
-    """The ranks to read from, each by its like here. Raises StaleBootId and LayoutMismatch."""
+    """The ranks to read from. Raises StaleBootId and LayoutMismatch."""
     if response.boot_id != peer_boot_id:
         raise StaleBootId(f"worker {peer_boot_id.hex()} is now {response.boot_id.hex()}")
     ranks = list(response.ranks)
@@ -79,6 +87,13 @@ def check_answer(
     for rank in ranks:
         _check_transport(transfers.transport_name, rank.transport)
     return ranks
+
+
+def remote_ranks(layout: KvLayout, ranks: Sequence[kv_transfer_pb2.KvRank]) -> list[RemoteRank]:
+    """What the transports need of a peer's ``ranks``."""
+    return [
+        RemoteRank(rank.transport_metadata, layout.block_bytes(rank.num_heads)) for rank in ranks
+    ]
 
 
 def _check_transport(decode: str, prefill: str) -> None:

@@ -74,10 +74,10 @@ class KvLayout:
         canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).digest()
 
-    def block_bytes(self) -> int:
-        """Bytes of one block, of all ranks together."""
+    def block_bytes(self, num_heads: int) -> int:
+        """Bytes of one block of a pool that holds ``num_heads`` of the KV heads."""
         values = self.num_layers * 2 * self.block_size * self.head_dim
-        return values * self.num_kv_heads * _ITEM_SIZES[self.dtype]
+        return values * num_heads * _ITEM_SIZES[self.dtype]
 
     def to_pb(self) -> kv_transfer_pb2.KvLayout:
         """The message form; the ranks travel beside it, as KvRank."""

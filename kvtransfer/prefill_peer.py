@@ -8,7 +8,8 @@ import grpc.aio
 from baton.v1 import kv_transfer_pb2, kv_transfer_pb2_grpc
 from chassis.status import from_rpc_error
 from kvtransfer.errors import PeerLost
-from kvtransfer.handshake import agent_name, check_answer
+from kvtransfer.handshake import check_answer, peer_name, remote_ranks
+from kvtransfer.layout import KvLayout
 from kvtransfer.transfer_thread import TransferThread
 
 # How often a worker is asked to poll on: well within the time for which it does after a Handshake.
@@ -16,17 +17,23 @@ NUDGE_SECONDS = 1.0
 
 
 class PrefillPeer:
-    """One incarnation of a prefill worker: a connection for control, an agent for bytes."""
+    """One incarnation of a prefill worker: a connection for control, agents for bytes."""
 
     def __init__(
-        self, address: str, boot_id: bytes, channel: grpc.aio.Channel, transfers: TransferThread
+        self,
+        address: str,
+        boot_id: bytes,
+        channel: grpc.aio.Channel,
+        layout: KvLayout,
+        transfers: TransferThread,
     ) -> None:
         self.address = address
         self.boot_id = boot_id
-        self.name = agent_name(boot_id)
+        self.name = peer_name(boot_id)
         self.num_blocks = 0
         self.closed = False
         self._channel = channel
+        self._layout = layout
         self._transfers = transfers
         self._stub: kv_transfer_pb2_grpc.KvTransferServiceAsyncStub
         self._stub = kv_transfer_pb2_grpc.KvTransferServiceStub(channel)
@@ -39,8 +46,7 @@ class PrefillPeer:
         response = await self.handshake(request, seconds=seconds)
         ranks = check_answer(response, self._transfers, peer_boot_id=self.boot_id)
         self.num_blocks = min(rank.num_blocks for rank in ranks)
-        metadata = [rank.transport_metadata for rank in ranks]
-        connected = self._transfers.connect(self.name, metadata)
+        connected = self._transfers.connect(self.name, remote_ranks(self._layout, ranks))
         first_byte = asyncio.wrap_future(connected)
         try:
             async with asyncio.timeout(seconds):

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from kvtransfer.block_read import BlockRead, Piece, cancelled
 from kvtransfer.errors import PeerLost, PeerUnknown, PeerUnreachable, TransferError
-from kvtransfer.transport.base import Ended, Transport
+from kvtransfer.transport.base import Ended
+from kvtransfer.transport.ranked import RankedTransport, RemoteRank
 
 
 @dataclass(slots=True)
@@ -27,7 +28,7 @@ class TransferQueue:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: RankedTransport,
         *,
         max_blocks_in_flight: int,
         clock: Callable[[], float] = time.monotonic,
@@ -54,13 +55,13 @@ class TransferQueue:
         times = [read.failed_at for read in tuple(self._reads) if read.failed_at is not None]
         return min(times, default=None)
 
-    def connect(self, peer: str, metadata: Sequence[bytes], connected: "Future[None]") -> None:
+    def connect(self, peer: str, ranks: Sequence[RemoteRank], connected: "Future[None]") -> None:
         """Resolves ``connected`` once a byte has moved; fails it with PeerError."""
         if peer in self._peers:
             connected.set_exception(PeerUnreachable(f"{peer} is connected, or still being removed"))
             return
         try:
-            ticket = self._transport.connect(peer, metadata)
+            ticket = self._transport.connect(peer, ranks)
         except TransferError as error:
             connected.set_exception(error)
             return

@@ -12,6 +12,7 @@ from kvtransfer.errors import BlocksCorrupt, TransferClosed
 from kvtransfer.poll_pace import PollPace
 from kvtransfer.transfer_queue import TransferQueue
 from kvtransfer.transport.base import Transport, enter_device
+from kvtransfer.transport.ranked import RankedTransport, RemoteRank
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ MAX_DEVICE_BYTES_IN_FLIGHT = 512 << 20
 
 
 class TransferThread:
-    """Owns a transport. Every public method may be called from any thread.
+    """Owns the transports of a worker's ranks. Every public method may be called from any thread.
 
     With nothing open it is blocked and costs nothing. While reads are under way, or a ``hold`` is
     in force, it polls: often at first, ever more rarely while nothing happens.
@@ -32,13 +33,14 @@ class TransferThread:
 
     def __init__(
         self,
-        transport: Transport,
+        ranks: Sequence[Transport],
         *,
         on_failure: Callable[[BaseException], None] | None = None,
         max_piece_bytes: int | None = None,
         max_bytes_in_flight: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        transport = RankedTransport(ranks)
         self._transport = transport
         self.metadata = transport.metadata()
         self.pool = transport.pool
@@ -131,10 +133,11 @@ class TransferThread:
             return f"blocks are fenced by a read that failed {seconds:.0f} s ago"
         return None
 
-    def connect(self, peer: str, metadata: Sequence[bytes]) -> "Future[None]":
-        """Makes ``peer`` readable; resolves once a byte has moved, fails with PeerError."""
+    def connect(self, peer: str, ranks: Sequence[RemoteRank]) -> "Future[None]":
+        """Makes ``peer`` readable; resolves once a byte of each rank has moved, fails with
+        PeerError."""
         connected: Future[None] = running_future()
-        if not self._submit(lambda: self._queue.connect(peer, metadata, connected)):
+        if not self._submit(lambda: self._queue.connect(peer, ranks, connected)):
             connected.set_exception(_closed())
         return connected
 

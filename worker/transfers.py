@@ -13,7 +13,6 @@ from kvtransfer.handshake import agent_name
 from kvtransfer.transfer_thread import TransferThread
 from kvtransfer.transport.base import Transport
 from kvtransfer.transport.nixl import NixlTransport
-from kvtransfer.transport.ranked import RankedTransport
 from kvtransfer.transport.remote import RemoteTransport
 
 
@@ -30,10 +29,10 @@ async def open_transfers(
     closing waits for a poll: neither holds up the event loop.
     """
     try:
-        transport = await asyncio.to_thread(_open_transport, pool, rank_pipes, boot_id)
+        ranks = await asyncio.to_thread(_open_ranks, pool, rank_pipes, boot_id)
     except TransportUnavailable as error:
         raise CannotStart(str(error)) from error
-    transfers = TransferThread(transport, on_failure=on_failure)
+    transfers = TransferThread(ranks, on_failure=on_failure)
     transfers.start()
     try:
         yield transfers
@@ -41,13 +40,11 @@ async def open_transfers(
         await asyncio.to_thread(transfers.stop)
 
 
-def _open_transport(
+def _open_ranks(
     pool: torch.Tensor, rank_pipes: Sequence[Connection], boot_id: bytes
-) -> Transport:
-    own = NixlTransport(pool, agent_name(boot_id))
-    if not rank_pipes:
-        return own
+) -> list[Transport]:
+    own = NixlTransport(pool, agent_name(boot_id, 0))
     others = [
         RemoteTransport(pipe, agent_name(boot_id, rank)) for rank, pipe in enumerate(rank_pipes, 1)
     ]
-    return RankedTransport([own, *others])
+    return [own, *others]

@@ -1,4 +1,4 @@
-"""How blocks move: one-sided reads of whole blocks from peers' pools into this worker's."""
+"""How blocks move: one-sided reads from the pool of a peer's rank into that of a rank here."""
 
 import math
 from abc import ABC, abstractmethod
@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from kvtransfer.checksums import block_checksums
+from kvtransfer.checksums import head_checksums
 from kvtransfer.errors import TransferError
 
 
@@ -19,6 +21,20 @@ class BlockRun:
     remote_block: int
     local_block: int
     num_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPart:
+    """What a pool takes of each block of another one: a run of KV heads, in bytes.
+
+    ``num_bytes`` from ``remote_offset`` on of a block of ``remote_block_bytes`` go to
+    ``local_offset`` of a block here.
+    """
+
+    remote_block_bytes: int
+    remote_offset: int
+    local_offset: int
+    num_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +51,16 @@ class Ended:
 
 
 class Transport(ABC):
-    """Moves whole blocks into ``pool`` from pools with blocks of the same size.
+    """Moves blocks, or a part of each, from other pools into one rank's ``pool``.
 
-    ``pool`` is a contiguous tensor whose first axis is the block, on any device; it is registered
-    once, at construction, and must outlive the transport. One in another process is described by a
-    tensor on the device "meta". Construction raises TransportUnavailable where this machine cannot
-    move blocks.
+    ``pool`` is a contiguous tensor whose first axes are the block and the KV head, on any device;
+    it is registered once, at construction, and must outlive the transport. One in another process
+    is described by a tensor on the device "meta". Construction raises TransportUnavailable where
+    this machine cannot move blocks.
 
-    Not thread-safe and never blocking for long: after construction the transfer thread alone
-    calls it. Tickets are positive and never reused.
+    A peer is the pool of one rank elsewhere; several may belong to one worker. Not thread-safe and
+    never blocking for long: after construction the transfer thread alone calls it. Tickets are
+    positive and never reused.
     """
 
     name: str
@@ -58,15 +75,15 @@ class Transport(ABC):
         self.block_bytes = math.prod(pool.shape[1:]) * pool.element_size()
 
     @abstractmethod
-    def metadata(self) -> tuple[bytes, ...]:
-        """What a peer needs for ``connect``, of each rank; the same for the transport's life."""
+    def metadata(self) -> bytes:
+        """What a peer needs for ``connect``; the same for the transport's life."""
 
     @abstractmethod
-    def connect(self, peer: str, metadata: Sequence[bytes]) -> int:
+    def connect(self, peer: str, metadata: bytes, part: BlockPart) -> int:
         """Begins to make ``peer`` readable; the ticket ends once a byte has really moved.
 
-        ``metadata`` has as many ranks as there are here. Raises PeerError where it is of no use.
-        The peer must be unknown.
+        Every read from it moves ``part`` of each block. Raises PeerError where ``metadata`` is of
+        no use. The peer must be unknown.
         """
 
     @abstractmethod
@@ -84,9 +101,26 @@ class Transport(ABC):
     def poll(self) -> list[Ended]:
         """Makes progress in both directions, and reports every ticket that ended since."""
 
-    def checksums(self, block_ids: Sequence[int]) -> tuple[int, ...]:
-        """One of each block here, over its parts on every rank. Any thread."""
-        return block_checksums(self.pool, block_ids)
+    def checksums(self, block_ids: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """Those of each block's KV heads here. Any thread."""
+        return head_checksums(self.pool, block_ids)
+
+    def byte_ranges(self, part: BlockPart, runs: Sequence[BlockRun]) -> npt.NDArray[np.int64]:
+        """What ``part`` of ``runs`` is in bytes: rows of offset there, offset here, and length.
+
+        A run is one row where the part is the whole block on both sides, else a row for each block.
+        """
+        table = np.array(
+            [(run.remote_block, run.local_block, run.num_blocks) for run in runs], dtype=np.int64
+        )
+        if not part.num_bytes == part.remote_block_bytes == self.block_bytes:
+            steps = np.concatenate([np.arange(num_blocks) for num_blocks in table[:, 2]])
+            table = np.repeat(table, table[:, 2], axis=0)
+            table[:, :2] += steps[:, None]
+            table[:, 2] = 1
+        table *= (part.remote_block_bytes, self.block_bytes, part.num_bytes)
+        table[:, :2] += (part.remote_offset, part.local_offset)
+        return table
 
     @abstractmethod
     def close(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from kvtransfer.errors import PeerLost, PeerUnreachable
-from kvtransfer.transport.base import BlockRun, Ended, Transport
+from kvtransfer.transport.base import BlockPart, BlockRun, Ended, Transport
 
 
 @dataclass(slots=True, eq=False)
@@ -20,6 +20,14 @@ class LocalFabric:
     held: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Peer:
+    """A pool by its name on the fabric, and what is taken of its blocks."""
+
+    pool_name: str
+    part: BlockPart
+
+
 class LocalTransport(Transport):
     """Copies between the pools of a fabric. A read moves when it is polled, never when posted."""
 
@@ -29,24 +37,26 @@ class LocalTransport(Transport):
         super().__init__(pool)
         self._pool_name = pool_name
         self._fabric = fabric
-        self._peers: dict[str, str] = {}
+        self._peers: dict[str, _Peer] = {}
         self._posted: dict[int, tuple[str, tuple[BlockRun, ...]]] = {}
         self._num_tickets = 0
         fabric.pools[pool_name] = pool
 
-    def metadata(self) -> tuple[bytes, ...]:
-        return (self._pool_name.encode(),)
+    def metadata(self) -> bytes:
+        return self._pool_name.encode()
 
-    def connect(self, peer: str, metadata: Sequence[bytes]) -> int:
-        (pool_name,) = (each.decode() for each in metadata)
+    def connect(self, peer: str, metadata: bytes, part: BlockPart) -> int:
+        pool_name = metadata.decode()
         if pool_name not in self._fabric.pools:
             raise PeerUnreachable(f"there is no pool {pool_name!r}")
-        self._peers[peer] = pool_name
+        self._peers[peer] = _Peer(pool_name, part)
         return self._post(peer, ())
 
     def disconnect(self, peer: str) -> None:
-        left = [ticket for ticket, (name, runs) in self._posted.items() if name == peer and runs]
-        assert not left, f"{peer} is still being read"
+        left = {ticket: runs for ticket, (name, runs) in self._posted.items() if name == peer}
+        assert not any(left.values()), f"{peer} is still being read"
+        for ticket in left:
+            del self._posted[ticket]
         del self._peers[peer]
 
     def post(self, peer: str, runs: Sequence[BlockRun]) -> int:
@@ -56,7 +66,7 @@ class LocalTransport(Transport):
         lost = {
             ticket: peer
             for ticket, (peer, _) in self._posted.items()
-            if self._peers[peer] not in self._fabric.pools
+            if self._peers[peer].pool_name not in self._fabric.pools
         }
         ended = [Ended(ticket, PeerLost(f"{peer} is gone")) for ticket, peer in lost.items()]
         if not self._fabric.held:
@@ -76,9 +86,12 @@ class LocalTransport(Transport):
 
     def _copy(self, ticket: int) -> Ended:
         peer, runs = self._posted[ticket]
-        source = self._fabric.pools[self._peers[peer]]
-        for run in runs:
-            end = run.local_block + run.num_blocks
-            remote_end = run.remote_block + run.num_blocks
-            self.pool[run.local_block : end] = source[run.remote_block : remote_end]
+        if runs:
+            known = self._peers[peer]
+            self._move(self._fabric.pools[known.pool_name], known.part, runs)
         return Ended(ticket)
+
+    def _move(self, source: torch.Tensor, part: BlockPart, runs: Sequence[BlockRun]) -> None:
+        theirs, ours = (pool.view(-1).view(torch.uint8) for pool in (source, self.pool))
+        for there, here, num_bytes in self.byte_ranges(part, runs).tolist():
+            ours[here : here + num_bytes] = theirs[there : there + num_bytes]

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from nixl_cu13 import _api as nixl
 from nixl_cu13 import _bindings as bindings
 
 from kvtransfer.errors import PeerLost, PeerUnreachable, TransferError, TransportUnavailable
-from kvtransfer.transport.base import BlockRun, Ended, Transport, enter_device
+from kvtransfer.transport.base import BlockPart, BlockRun, Ended, Transport, enter_device
 from kvtransfer.transport.pool_address import PoolAddress
 
 BACKEND = "UCX"
@@ -43,6 +44,7 @@ _NIXL_ERRORS: tuple[type[Exception], ...] = (
 class _Peer:
     agent_name: Any
     pool: PoolAddress
+    part: BlockPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +101,20 @@ class NixlTransport(Transport):
         self._num_tickets = 0
         _self_test(self._metadata, f"{agent_name}-self-test", self._agent)
 
-    def metadata(self) -> tuple[bytes, ...]:
-        return (self._metadata,)
+    def metadata(self) -> bytes:
+        return self._metadata
 
-    def connect(self, peer: str, metadata: Sequence[bytes]) -> int:
-        (own,) = metadata
-        pool, nixl_metadata = PoolAddress.unpack(own)
-        if pool.block_bytes != self.block_bytes:
+    def connect(self, peer: str, metadata: bytes, part: BlockPart) -> int:
+        pool, nixl_metadata = PoolAddress.unpack(metadata)
+        if pool.block_bytes != part.remote_block_bytes:
             raise PeerUnreachable(
-                f"{peer} has blocks of {pool.block_bytes} bytes, here they have {self.block_bytes}"
+                f"{peer} has blocks of {pool.block_bytes} bytes, not of {part.remote_block_bytes}"
             )
         try:
             agent_name = self._agent.add_remote_agent(nixl_metadata)
         except _NIXL_ERRORS as error:
             raise PeerUnreachable(f"NIXL does not accept {peer}: {error}") from error
-        self._peers[peer] = _Peer(agent_name, pool)
+        self._peers[peer] = _Peer(agent_name, pool, part)
         return self._post_probe(peer)
 
     def disconnect(self, peer: str) -> None:
@@ -125,11 +126,10 @@ class NixlTransport(Transport):
         self._agent.remove_remote_agent(self._peers.pop(peer).agent_name)
 
     def post(self, peer: str, runs: Sequence[BlockRun]) -> int:
-        pool = self._peers[peer].pool
-        remote = self._descriptors(pool, [(run.remote_block, run.num_blocks) for run in runs])
-        local = self._descriptors(
-            self._address, [(run.local_block, run.num_blocks) for run in runs]
-        )
+        known = self._peers[peer]
+        theirs, ours, num_bytes = self.byte_ranges(known.part, runs).T
+        remote = self._descriptors(known.pool, theirs, num_bytes)
+        local = self._descriptors(self._address, ours, num_bytes)
         return self._post(peer, local, remote, probe_word=None)
 
     def poll(self) -> list[Ended]:
@@ -153,12 +153,13 @@ class NixlTransport(Transport):
         self._peers.clear()
         self._agent = None
 
-    def _descriptors(self, pool: PoolAddress, runs: Sequence[tuple[int, int]]) -> Any:
-        """``runs`` of (first block, blocks), as byte ranges of a pool."""
-        rows = np.empty((len(runs), 3), dtype=np.uint64)
-        for row, (block, num_blocks) in zip(rows, runs, strict=True):
-            address = pool.address + block * self.block_bytes
-            row[:] = (address, num_blocks * self.block_bytes, pool.device)
+    def _descriptors(
+        self, pool: PoolAddress, offsets: npt.NDArray[np.int64], num_bytes: npt.NDArray[np.int64]
+    ) -> Any:
+        rows = np.empty((len(offsets), 3), dtype=np.uint64)
+        rows[:, 0] = pool.address + offsets
+        rows[:, 1] = num_bytes
+        rows[:, 2] = pool.device
         return self._agent.get_xfer_descs(rows, pool.memory)
 
     def _post_probe(self, peer: str) -> int:

@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from kvtransfer.errors import PeerError, PeerLost, PeerUnknown, PeerUnreachable
-from kvtransfer.transport.base import BlockRun, Ended
+from kvtransfer.transport.base import BlockPart, BlockRun, Ended
 
 # Seconds between two words of rank 0 that it polls; what the other does without one for so long.
 POLL_WORD_SECONDS = 0.005
@@ -56,6 +56,14 @@ def pack_runs(runs: Sequence[BlockRun]) -> list[tuple[int, int, int]]:
 
 def unpack_runs(packed: Sequence[Sequence[int]]) -> list[BlockRun]:
     return [BlockRun(*run) for run in packed]
+
+
+def pack_part(part: BlockPart) -> tuple[int, int, int, int]:
+    return part.remote_block_bytes, part.remote_offset, part.local_offset, part.num_bytes
+
+
+def unpack_part(packed: Sequence[int]) -> BlockPart:
+    return BlockPart(*packed)
 
 
 def pack_end(end: Ended) -> tuple[int, str | None, str, bool]:

@@ -10,11 +10,12 @@ from queue import SimpleQueue
 import torch
 
 from kvtransfer.errors import TransferClosed, TransportUnavailable
-from kvtransfer.transport.base import BlockRun, Ended, Transport
+from kvtransfer.transport.base import BlockPart, BlockRun, Ended, Transport
 from kvtransfer.transport.rank_messages import (
     POLL_WORD_SECONDS,
     MessagePipe,
     PipeEnded,
+    pack_part,
     pack_runs,
     unpack_end,
 )
@@ -43,24 +44,23 @@ class RemoteTransport(Transport):
         self.name, metadata, num_blocks, block_bytes = values
         super().__init__(torch.empty((num_blocks, block_bytes), dtype=torch.uint8, device="meta"))
         self._agent_name = agent_name
-        self._metadata = (bytes.fromhex(metadata),)
+        self._metadata = bytes.fromhex(metadata)
         self._tickets: dict[int, str] = {}
         self._num_tickets = 0
         self._last_word = 0.0
         self._ended: SimpleQueue[Ended] = SimpleQueue()
         # None where the rank has ended.
-        self._checksums: SimpleQueue[tuple[int, ...] | None] = SimpleQueue()
+        self._checksums: SimpleQueue[tuple[tuple[int, ...], ...] | None] = SimpleQueue()
         self._summing = threading.Lock()
         self._gone = threading.Event()
         self._closed = threading.Event()
         threading.Thread(target=self._receive, name="kv-rank", daemon=True).start()
 
-    def metadata(self) -> tuple[bytes, ...]:
+    def metadata(self) -> bytes:
         return self._metadata
 
-    def connect(self, peer: str, metadata: Sequence[bytes]) -> int:
-        (own,) = metadata
-        return self._begin("connect", peer, own.hex())
+    def connect(self, peer: str, metadata: bytes, part: BlockPart) -> int:
+        return self._begin("connect", peer, metadata.hex(), pack_part(part))
 
     def disconnect(self, peer: str) -> None:
         self._tickets = {ticket: name for ticket, name in self._tickets.items() if name != peer}
@@ -88,7 +88,7 @@ class RemoteTransport(Transport):
             self._tickets.clear()
         return ended
 
-    def checksums(self, block_ids: Sequence[int]) -> tuple[int, ...]:
+    def checksums(self, block_ids: Sequence[int]) -> tuple[tuple[int, ...], ...]:
         """Raises TransferClosed where the rank has ended."""
         with self._summing:
             self._tell("checksums", list(block_ids))
@@ -100,10 +100,10 @@ class RemoteTransport(Transport):
         self._tell("close")
         self._closed.wait(CLOSE_SECONDS)
 
-    def _begin(self, kind: str, peer: str, what: object) -> int:
+    def _begin(self, kind: str, peer: str, *what: object) -> int:
         self._num_tickets += 1
         self._tickets[self._num_tickets] = peer
-        self._tell(kind, self._num_tickets, peer, what)
+        self._tell(kind, self._num_tickets, peer, *what)
         return self._num_tickets
 
     def _tell(self, kind: str, *values: object) -> None:
@@ -119,7 +119,7 @@ class RemoteTransport(Transport):
                 if kind == "ended":
                     self._ended.put(unpack_end(*values))
                 elif kind == "checksums":
-                    self._checksums.put(tuple(values[0]))
+                    self._checksums.put(tuple(map(tuple, values[0])))
                 else:
                     self._closed.set()
         self._gone.set()

@@ -13,6 +13,7 @@ from kvtransfer.transport.rank_messages import (
     MessagePipe,
     PipeEnded,
     pack_end,
+    unpack_part,
     unpack_runs,
 )
 
@@ -31,9 +32,8 @@ def serve_transport(pipe: Connection, open_transport: Callable[[str], Transport]
         except TransportUnavailable as error:
             messages.send("unavailable", str(error))
             return
-        (metadata,) = transport.metadata()
         messages.send(
-            *("opened", transport.name, metadata.hex()),
+            *("opened", transport.name, transport.metadata().hex()),
             *(transport.num_blocks, transport.block_bytes),
         )
         TransportServer(messages, transport).run()
@@ -86,9 +86,9 @@ class TransportServer:
         else:
             self._messages.send("checksums", self._transport.checksums(values[0]))
 
-    def _connect(self, number: int, peer: str, metadata: str) -> None:
+    def _connect(self, number: int, peer: str, metadata: str, part: list[int]) -> None:
         try:
-            ticket = self._transport.connect(peer, (bytes.fromhex(metadata),))
+            ticket = self._transport.connect(peer, bytes.fromhex(metadata), unpack_part(part))
         except TransferError as error:
             self._tell_end(number, error)
             return

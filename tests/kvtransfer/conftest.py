@@ -45,7 +45,7 @@ def threads(
     made: list[TransferThread] = []
 
     def make(pool: torch.Tensor) -> TransferThread:
-        thread = TransferThread(make_transport(pool), max_piece_bytes=16 << 10)
+        thread = TransferThread([make_transport(pool)], max_piece_bytes=16 << 10)
         thread.start()
         made.append(thread)
         return thread
@@ -71,7 +71,7 @@ async def local_stage(fabric: LocalFabric) -> AsyncIterator[Stage]:
     torch.manual_seed(0)
     pools = new_pool(NUM_BLOCKS, filled=True), new_pool(NUM_BLOCKS)
     threads = [
-        TransferThread(LocalTransport(pool, name, fabric))
+        TransferThread([LocalTransport(pool, name, fabric)])
         for name, pool in zip(("prefill", "decode"), pools, strict=True)
     ]
     for thread in threads:

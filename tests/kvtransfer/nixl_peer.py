@@ -1,25 +1,25 @@
-"""A process that offers a pool over NIXL: prints its metadata, then polls until its input ends.
+"""A process that offers the pools of a peer over NIXL: its offset, and how many ranks it has.
 
-Block number b of its pool holds b + its first argument in every element.
+Prints the metadata of each rank, then polls until its input ends.
 """
 
 import os
 import sys
 
-import torch
-
 from kvtransfer.transfer_thread import TransferThread
 from kvtransfer.transport.nixl import NixlTransport
+from tests.kvtransfer.peers import shares
 
 
 def main() -> None:
-    offset, num_blocks, block_values = (int(word) for word in sys.argv[1:4])
-    numbers = torch.arange(num_blocks, dtype=torch.float32) + offset
-    pool = numbers[:, None].repeat(1, block_values)
-    thread = TransferThread(NixlTransport(pool, f"peer-{os.getpid()}"))
+    offset, num_ranks = (int(word) for word in sys.argv[1:3])
+    pools = enumerate(shares(offset, num_ranks))
+    thread = TransferThread(
+        [NixlTransport(pool, f"peer-{os.getpid()}-{rank}") for rank, pool in pools]
+    )
     thread.start()
     thread.hold()
-    print(thread.metadata[0].hex(), flush=True)
+    print(*(each.hex() for each in thread.metadata), flush=True)
     sys.stdin.read()
     thread.stop()
 

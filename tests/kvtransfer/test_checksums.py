@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kvtransfer.checksums import block_checksums
+from kvtransfer.checksums import block_checksums, head_checksums
 from kvtransfer.errors import PullFailed
 from kvtransfer.handoff import Chunk
 from tests.kvtransfer.scripted_prefill import (
@@ -41,12 +41,12 @@ async def pull_with(stage: Stage, checksums: tuple[int, ...]) -> None:
 
 
 async def test_blocks_with_their_own_checksums_are_taken(stage: Stage) -> None:
-    await pull_with(stage, block_checksums(stage.prefill_pool, SOURCE))
+    await pull_with(stage, stage.prefill.checksums(SOURCE))
     assert torch.equal(stage.decode_pool[TARGET], stage.prefill_pool[SOURCE])
 
 
 async def test_other_blocks_end_the_pull_and_are_free_at_once(stage: Stage) -> None:
-    right = block_checksums(stage.prefill_pool, SOURCE)
+    right = stage.prefill.checksums(SOURCE)
     # One bit changes between the computation and the read.
     stage.prefill_pool.view(-1).view(torch.int32)[-1 + 7 * stage.prefill_pool[0].numel()] ^= 1
     with pytest.raises(PullFailed) as caught:
@@ -57,7 +57,7 @@ async def test_other_blocks_end_the_pull_and_are_free_at_once(stage: Stage) -> N
 
 async def test_some_blocks_without_a_checksum_break_the_protocol(stage: Stage) -> None:
     with pytest.raises(PullFailed) as caught:
-        await pull_with(stage, block_checksums(stage.prefill_pool, SOURCE[:1]))
+        await pull_with(stage, stage.prefill.checksums(SOURCE[:1]))
     assert caught.value.reason == "PROTOCOL"
 
 
@@ -74,8 +74,20 @@ def test_checksums_stay_with_their_blocks() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_every_byte_of_a_block_counts(dtype: torch.dtype) -> None:
     pool = torch.randn(3, 2, 4).to(dtype)
-    before = block_checksums(pool, [1, 2])
-    assert block_checksums(pool.clone(), [1, 2]) == before
+    before = head_checksums(pool, [1, 2])
+    assert head_checksums(pool.clone(), [1, 2]) == before
     pool[2, 1, 3] += 1
-    after = block_checksums(pool, [1, 2])
-    assert (after[0] == before[0], after[1] == before[1]) == (True, False)
+    after = head_checksums(pool, [1, 2])
+    assert after[0] == before[0]
+    assert [a == b for a, b in zip(after[1], before[1], strict=True)] == [True, False]
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 6])
+def test_the_checksum_of_a_block_is_the_same_however_its_heads_are_divided(num_ranks: int) -> None:
+    pool = torch.randn(3, 6, 4)
+    whole = block_checksums([head_checksums(pool, [2, 1])])
+    shares = [share.contiguous() for share in pool.chunk(num_ranks, dim=1)]
+    assert block_checksums([head_checksums(share, [2, 1]) for share in shares]) == whole
+    shares[-1][2, -1, -1] += 1
+    changed = block_checksums([head_checksums(share, [2, 1]) for share in shares])
+    assert (changed[0] == whole[0], changed[1] == whole[1]) == (False, True)

@@ -82,4 +82,4 @@ def test_ranks_with_other_heads_are_named_by_their_heads() -> None:
 def test_block_bytes_are_those_of_the_pool(dtype: str) -> None:
     layout = replace(LAYOUT, dtype=dtype)
     pool = KvCache(MODEL, num_blocks=2, block_size=16, dtype=getattr(torch, dtype))
-    assert layout.block_bytes() == pool.block_bytes
+    assert layout.block_bytes(layout.num_kv_heads) == pool.block_bytes

@@ -23,12 +23,13 @@ REPORT = """
 import json, os, threading, time, torch
 from kvtransfer.transfer_thread import TransferThread
 from kvtransfer.transport.nixl import NixlTransport
+from kvtransfer.transport.ranked import RemoteRank
 
-ours, theirs = (TransferThread(NixlTransport(torch.zeros(8, 1024), name)) for name in "ab")
+ours, theirs = (TransferThread([NixlTransport(torch.zeros(8, 1024), name)]) for name in "ab")
 ours.start()
 theirs.start()
 theirs.hold()
-ours.connect("b", theirs.metadata).result(20)
+ours.connect("b", [RemoteRank(theirs.metadata[0], 4096)]).result(20)
 ours.read("b", [1], [1]).done.result(20)
 
 links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]

@@ -11,7 +11,7 @@ import torch
 
 from chassis.errors import FailedPrecondition, NotFound, ServiceError, Unavailable
 from kvtransfer.errors import PeerUnknown, PullFailed
-from kvtransfer.handshake import agent_name, answer_handshake
+from kvtransfer.handshake import answer_handshake, peer_name
 from kvtransfer.lease import LeaseEnd
 from kvtransfer.producer import HandoffTimeouts
 from kvtransfer.pull import Pull, PullTimeouts
@@ -262,7 +262,7 @@ async def test_workers_that_died_are_forgotten_though_nobody_pulls_from_them(
     """Protocol 4.8: of a hundred incarnations at new addresses nothing is left."""
     boot_ids = [os.urandom(16) for _ in range(100)]
     for boot_id in boot_ids:
-        transfers = TransferThread(LocalTransport(new_pool(NUM_BLOCKS), boot_id.hex(), fabric))
+        transfers = TransferThread([LocalTransport(new_pool(NUM_BLOCKS), boot_id.hex(), fabric)])
         transfers.start()
         server, address = await serve(ScriptedPrefill(boot_id, transfers, ()), Traffic())
         await local_stage.consumer.pair(address, boot_id)
@@ -270,7 +270,7 @@ async def test_workers_that_died_are_forgotten_though_nobody_pulls_from_them(
         transfers.stop()
     await until(lambda: local_stage.consumer.num_peers == 0)
     for boot_id in boot_ids:
-        read = local_stage.decode.read(agent_name(boot_id), [1], [1])
+        read = local_stage.decode.read(peer_name(boot_id), [1], [1])
         assert isinstance(read.done.exception(WAIT), PeerUnknown)
 
 

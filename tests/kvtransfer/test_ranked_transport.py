@@ -9,7 +9,7 @@ from threading import Thread
 import pytest
 import torch
 
-from kvtransfer.checksums import block_checksums
+from kvtransfer.checksums import block_checksums, head_checksums
 from kvtransfer.errors import (
     BlocksCorrupt,
     PeerLost,
@@ -20,7 +20,7 @@ from kvtransfer.errors import (
 from kvtransfer.transfer_thread import TransferThread
 from kvtransfer.transport.base import Transport
 from kvtransfer.transport.local import LocalFabric, LocalTransport
-from kvtransfer.transport.ranked import RankedTransport
+from kvtransfer.transport.ranked import RemoteRank
 from kvtransfer.transport.remote import RemoteTransport
 from kvtransfer.transport.server import serve_transport
 from tests.kvtransfer.machine.faulty_transport import FaultyTransport
@@ -28,8 +28,9 @@ from tests.kvtransfer.peers import WAIT, wait_until
 from tests.kvtransfer.remote_rank import served
 
 NUM_BLOCKS = 8
+SIZES = (1, 2, 3, 6)
 PEER = "peer"
-METADATA = (b"peer-0", b"peer-1")
+RANKS = (RemoteRank(b"peer-0", 16), RemoteRank(b"peer-1", 16))
 
 
 class House:
@@ -43,8 +44,7 @@ class House:
         self.pools = [torch.zeros(NUM_BLOCKS, 4), torch.zeros(NUM_BLOCKS, 4)]
         self.second = FaultyTransport(self.pools[1], "us-1", self.fabric)
         own = LocalTransport(self.pools[0], "us-0", self.fabric)
-        self.transport = RankedTransport([own, served(lambda name: self.second, "us-1")])
-        self.transfers = TransferThread(self.transport)
+        self.transfers = TransferThread([own, served(lambda name: self.second, "us-1")])
         self.transfers.start()
 
     def ticket(self) -> int:
@@ -58,7 +58,7 @@ class House:
 def house() -> Iterator[House]:
     torch.manual_seed(0)
     house = House()
-    house.transfers.connect(PEER, METADATA).result(WAIT)
+    house.transfers.connect(PEER, RANKS).result(WAIT)
     yield house
     house.transfers.stop()
 
@@ -72,6 +72,49 @@ def test_every_rank_reads_its_part_from_its_like(house: House) -> None:
     read.done.result(WAIT)
     for source, pool in zip(house.sources, house.pools, strict=True):
         assert torch.equal(pool[[4, 3, 6]], source[[1, 2, 5]])
+
+
+@pytest.mark.parametrize("num_here", SIZES)
+@pytest.mark.parametrize("num_there", SIZES)
+def test_every_rank_reads_its_heads_from_whatever_ranks_hold_them(
+    num_here: int, num_there: int, fabric: LocalFabric
+) -> None:
+    source, target = torch.randn(NUM_BLOCKS, 6, 4), torch.zeros(NUM_BLOCKS, 6, 4)
+    theirs = [share.contiguous() for share in source.chunk(num_there, dim=1)]
+    ours = [share.contiguous() for share in target.chunk(num_here, dim=1)]
+    for rank, pool in enumerate(theirs):
+        LocalTransport(pool, f"peer-{rank}", fabric)
+    transfers = TransferThread(
+        [LocalTransport(pool, f"us-{rank}", fabric) for rank, pool in enumerate(ours)]
+    )
+    transfers.start()
+    ranks = [RemoteRank(f"peer-{rank}".encode(), 96 // num_there) for rank in range(num_there)]
+    transfers.connect(PEER, ranks).result(WAIT)
+    transfers.read(PEER, [1, 2, 5], [4, 5, 3]).done.result(WAIT)
+    target[[4, 5, 3]] = source[[1, 2, 5]]
+    assert torch.equal(torch.cat(ours, dim=1), target)
+    assert transfers.num_bytes_read == 3 * 96
+    transfers.stop()
+
+
+def test_blocks_of_another_size_are_refused(house: House) -> None:
+    ranks = [*RANKS, RemoteRank(b"peer-0", 16)]
+    error = house.transfers.connect("another", ranks).exception(WAIT)
+    assert isinstance(error, PeerUnreachable)
+    assert "48 bytes, here they have 32" in str(error)
+
+
+def test_where_one_rank_of_a_peer_is_refused_the_others_are_let_go(fabric: LocalFabric) -> None:
+    for rank in range(2):
+        LocalTransport(torch.ones(NUM_BLOCKS, 2), f"peer-{rank}", fabric)
+    transfers = TransferThread([LocalTransport(torch.zeros(NUM_BLOCKS, 4), "us", fabric)])
+    transfers.start()
+    good = [RemoteRank(f"peer-{rank}".encode(), 8) for rank in range(2)]
+    error = transfers.connect(PEER, [good[0], RemoteRank(b"nobody", 8)]).exception(WAIT)
+    assert isinstance(error, PeerUnreachable)
+    transfers.connect(PEER, good).result(WAIT)
+    transfers.read(PEER, [1], [1]).done.result(WAIT)
+    transfers.stop()
 
 
 def test_a_read_that_fails_on_one_rank_has_failed(house: House) -> None:
@@ -91,9 +134,7 @@ def test_a_read_that_one_rank_may_still_write_stays_fenced(house: House) -> None
 
 @pytest.mark.parametrize("lose", [True, False], ids=["lost", "changed"])
 def test_a_block_that_arrives_wrong_on_one_rank_is_noticed(house: House, lose: bool) -> None:
-    sums = RankedTransport(
-        [LocalTransport(pool, "sums", LocalFabric()) for pool in house.sources]
-    ).checksums([1])
+    sums = block_checksums([head_checksums(pool, [1]) for pool in house.sources])
     good = house.transfers.read(PEER, [1], [1], sums)
     house.second.complete(house.ticket())
     good.done.result(WAIT)
@@ -102,17 +143,11 @@ def test_a_block_that_arrives_wrong_on_one_rank_is_noticed(house: House, lose: b
     assert isinstance(bad.done.exception(WAIT), BlocksCorrupt)
 
 
-def test_one_rank_alone_has_the_checksums_of_its_blocks() -> None:
-    pool = torch.randn(3, 4)
-    local = LocalTransport(pool, "us", LocalFabric())
-    assert local.checksums([2, 1]) == block_checksums(pool, [2, 1])
-
-
 def test_a_peer_that_one_rank_cannot_reach_can_be_connected_once_it_does(house: House) -> None:
     house.transfers.disconnect(PEER).result(WAIT)
-    error = house.transfers.connect(PEER, (METADATA[0], b"nobody")).exception(WAIT)
+    error = house.transfers.connect(PEER, (RANKS[0], RemoteRank(b"nobody", 16))).exception(WAIT)
     assert isinstance(error, PeerUnreachable)
-    house.transfers.connect(PEER, METADATA).result(WAIT)
+    house.transfers.connect(PEER, RANKS).result(WAIT)
 
 
 def test_reads_fail_and_end_when_the_process_of_a_rank_does(fabric: LocalFabric) -> None:
@@ -124,9 +159,9 @@ def test_reads_fail_and_end_when_the_process_of_a_rank_does(fabric: LocalFabric)
     pipes = Connection(ours.dup().detach()), Connection(theirs.detach())
     serving = Thread(target=serve_transport, args=(pipes[1], lambda name: other), daemon=True)
     serving.start()
-    transfers = TransferThread(RankedTransport([own, RemoteTransport(pipes[0], "us-1")]))
+    transfers = TransferThread([own, RemoteTransport(pipes[0], "us-1")])
     transfers.start()
-    transfers.connect(PEER, (PEER.encode(),) * 2).result(WAIT)
+    transfers.connect(PEER, [RemoteRank(PEER.encode(), 16)] * 2).result(WAIT)
     fabric.held = True
     read = transfers.read(PEER, [1], [1])
     wait_until(lambda: transfers.num_blocks_in_flight == 1)

@@ -1,13 +1,14 @@
 """What every transport must do, read through a transfer thread as the services do.
 
 "nixl" uses what UCX chooses between two processes of a host, which copies while a read is posted;
-"nixl-tcp" is the path on which a read moves only while both sides poll. "ranks" are two local
-ones, the second at the other end of a pipe; both read from the same peers.
+"nixl-tcp" is the path on which a read moves only while both sides poll. Of several ranks here the
+second is at the other end of a pipe, where they are local. Numbers are ranks here and of the peer.
 """
 
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -18,14 +19,15 @@ from kvtransfer.transfer_thread import TransferThread
 from kvtransfer.transport.base import Transport
 from kvtransfer.transport.local import LocalFabric, LocalTransport
 from kvtransfer.transport.nixl import NixlTransport
-from kvtransfer.transport.ranked import RankedTransport
 from tests.kvtransfer.peers import (
     BLOCK_VALUES,
     NUM_BLOCKS,
+    NUM_HEADS,
     WAIT,
     LocalPeer,
     Peer,
     ProcessPeer,
+    ranks_of,
     wait_until,
 )
 from tests.kvtransfer.remote_rank import remote_transport
@@ -34,15 +36,53 @@ UNTOUCHED = -1.0
 
 _names = (f"reader-{os.getpid()}-{number}" for number in itertools.count())
 
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A transport, and how many ranks there are on each side."""
+
+    transport: str
+    num_ranks: int = 1
+    num_peer_ranks: int = 1
+
+
+KINDS = {
+    "local": Kind("local"),
+    "local-2-2": Kind("local", 2, 2),
+    "local-1-2": Kind("local", 1, 2),
+    "local-2-1": Kind("local", 2, 1),
+    "nixl": Kind("nixl"),
+    "nixl-2-1": Kind("nixl", 2, 1),
+    "nixl-tcp": Kind("nixl-tcp"),
+}
 # Left to itself UCX reads a stopped process's memory all the same, and nothing stays in flight.
-stays_in_flight = pytest.mark.parametrize("kind", ["local", "ranks", "nixl-tcp"], indirect=True)
+stays_in_flight = pytest.mark.parametrize(
+    "kind", [name for name, kind in KINDS.items() if kind.transport != "nixl"], indirect=True
+)
 
 
-@pytest.fixture(params=["local", "ranks", "nixl", "nixl-tcp"])
-def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "nixl-tcp":
+class Reader(TransferThread):
+    """A worker whose blocks are divided among its ranks as a peer's are."""
+
+    def __init__(self, pools: list[torch.Tensor], ranks: list[Transport], **settings: Any) -> None:
+        super().__init__(ranks, **settings)
+        self._pools = pools
+
+    def blocks(self, ids: list[int]) -> torch.Tensor:
+        """What these blocks hold, on all ranks together."""
+        return torch.cat([pool[ids] for pool in self._pools], dim=1).view(len(ids), -1)
+
+    def wipe(self) -> None:
+        for pool in self._pools:
+            pool.fill_(UNTOUCHED)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kind:
+    kind = KINDS[request.param]
+    if kind.transport == "nixl-tcp":
         monkeypatch.setenv("UCX_TLS", "tcp")
-    return str(request.param)
+    return kind
 
 
 @pytest.fixture(scope="module")
@@ -56,18 +96,18 @@ def peer_processes() -> Iterator[dict[tuple[str, int], ProcessPeer]]:
 
 @pytest.fixture
 def make_peer(
-    kind: str, fabric: LocalFabric, peer_processes: dict[tuple[str, int], ProcessPeer]
+    kind: Kind, fabric: LocalFabric, peer_processes: dict[tuple[str, int], ProcessPeer]
 ) -> Iterator[Callable[[int], Peer]]:
     made: list[Peer] = []
 
     def make(offset: int) -> Peer:
-        if kind in ("local", "ranks"):
-            peer: Peer = LocalPeer(offset, fabric, num_ranks=2 if kind == "ranks" else 1)
+        if kind.transport == "local":
+            peer: Peer = LocalPeer(offset, fabric, kind.num_peer_ranks)
         else:
-            known = peer_processes.get((kind, offset))
+            known = peer_processes.get((kind.transport, offset))
             if known is None or not known.alive:
-                peer_processes[kind, offset] = ProcessPeer(offset)
-            peer = peer_processes[kind, offset]
+                peer_processes[kind.transport, offset] = ProcessPeer(offset)
+            peer = peer_processes[kind.transport, offset]
         made.append(peer)
         return peer
 
@@ -77,20 +117,21 @@ def make_peer(
 
 
 @pytest.fixture
-def make_reader(kind: str, fabric: LocalFabric) -> Iterator[Callable[..., TransferThread]]:
-    made: list[TransferThread] = []
+def make_reader(kind: Kind, fabric: LocalFabric) -> Iterator[Callable[..., Reader]]:
+    made: list[Reader] = []
 
-    def make(**settings: Any) -> TransferThread:
-        pool = torch.full((NUM_BLOCKS, BLOCK_VALUES), UNTOUCHED)
-        transport: Transport
-        if kind == "local":
-            transport = LocalTransport(pool, next(_names), fabric)
-        elif kind == "ranks":
-            other = remote_transport(pool.clone(), fabric, next(_names))
-            transport = RankedTransport([LocalTransport(pool, next(_names), fabric), other])
-        else:
-            transport = NixlTransport(pool, next(_names))
-        made.append(TransferThread(transport, **settings))
+    def make_transport(rank: int, pool: torch.Tensor) -> Transport:
+        if kind.transport != "local":
+            return NixlTransport(pool, next(_names))
+        if rank == 0:
+            return LocalTransport(pool, next(_names), fabric)
+        return remote_transport(pool, fabric, next(_names))
+
+    def make(**settings: Any) -> Reader:
+        shape = (NUM_BLOCKS, NUM_HEADS // kind.num_ranks, BLOCK_VALUES // NUM_HEADS)
+        pools = [torch.full(shape, UNTOUCHED) for _ in range(kind.num_ranks)]
+        ranks = [make_transport(rank, pool) for rank, pool in enumerate(pools)]
+        made.append(Reader(pools, ranks, **settings))
         made[-1].start()
         return made[-1]
 
@@ -100,43 +141,41 @@ def make_reader(kind: str, fabric: LocalFabric) -> Iterator[Callable[..., Transf
 
 
 @pytest.fixture
-def reader(make_reader: Callable[..., TransferThread]) -> TransferThread:
+def reader(make_reader: Callable[..., Reader]) -> Reader:
     return make_reader()
 
 
 @pytest.fixture
-def peer(make_peer: Callable[[int], Peer], reader: TransferThread) -> Peer:
+def peer(make_peer: Callable[[int], Peer], reader: Reader) -> Peer:
     """One that the reader is connected to."""
     peer = make_peer(1000)
-    reader.connect(peer.name, peer.metadata).result(WAIT)
+    reader.connect(peer.name, peer.ranks).result(WAIT)
     return peer
 
 
-def untouched(reader: TransferThread, but: list[int]) -> bool:
+def untouched(reader: Reader, but: list[int]) -> bool:
     others = [block for block in range(NUM_BLOCKS) if block not in but]
-    return bool((reader.pool[others] == UNTOUCHED).all())
+    return bool((reader.blocks(others) == UNTOUCHED).all())
 
 
-def test_blocks_go_where_they_are_told_whatever_the_order(
-    reader: TransferThread, peer: Peer
-) -> None:
+def test_blocks_go_where_they_are_told_whatever_the_order(reader: Reader, peer: Peer) -> None:
     remote, local = [7, 3, 150, 4, 5, 90], [60, 61, 2, 100, 101, 59]
     reader.read(peer.name, remote, local).done.result(WAIT)
-    assert torch.equal(reader.pool[local], peer.blocks(remote))
+    assert torch.equal(reader.blocks(local), peer.blocks(remote))
 
 
-def test_a_partial_list_touches_no_other_block(reader: TransferThread, peer: Peer) -> None:
+def test_a_partial_list_touches_no_other_block(reader: Reader, peer: Peer) -> None:
     reader.read(peer.name, [10, 11, 12], [20, 22, 21]).done.result(WAIT)
     assert untouched(reader, but=[20, 21, 22])
 
 
-def test_the_highest_ids_of_a_full_pool_are_read(reader: TransferThread, peer: Peer) -> None:
+def test_the_highest_ids_of_a_full_pool_are_read(reader: Reader, peer: Peer) -> None:
     last = NUM_BLOCKS - 1
     reader.read(peer.name, [last, 1], [1, last]).done.result(WAIT)
-    assert torch.equal(reader.pool[[1, last]], peer.blocks([last, 1]))
+    assert torch.equal(reader.blocks([1, last]), peer.blocks([last, 1]))
 
 
-def test_an_empty_list_is_done_at_once(reader: TransferThread, peer: Peer) -> None:
+def test_an_empty_list_is_done_at_once(reader: Reader, peer: Peer) -> None:
     read = reader.read(peer.name, [], [])
     read.done.result(WAIT)
     read.ended.result(WAIT)
@@ -145,43 +184,40 @@ def test_an_empty_list_is_done_at_once(reader: TransferThread, peer: Peer) -> No
 
 
 def test_an_odd_number_of_blocks_fills_the_last_piece_in_part(
-    make_reader: Callable[..., TransferThread], make_peer: Callable[[int], Peer]
+    make_reader: Callable[..., Reader], make_peer: Callable[[int], Peer]
 ) -> None:
     reader, peer = make_reader(max_piece_bytes=4 * BLOCK_VALUES * 4), make_peer(1000)
-    reader.connect(peer.name, peer.metadata).result(WAIT)
+    reader.connect(peer.name, peer.ranks).result(WAIT)
     remote, local = list(range(1, 12)), list(range(101, 112))
     read = reader.read(peer.name, remote, local)
     read.done.result(WAIT)
-    assert torch.equal(reader.pool[local], peer.blocks(remote))
+    assert torch.equal(reader.blocks(local), peer.blocks(remote))
     assert untouched(reader, but=local)
 
 
-def test_bytes_are_counted_as_blocks_times_block_size(reader: TransferThread, peer: Peer) -> None:
+def test_bytes_are_counted_as_blocks_times_block_size(reader: Reader, peer: Peer) -> None:
     reader.read(peer.name, [1, 2, 3, 9], [1, 2, 3, 50]).done.result(WAIT)
     reader.read(peer.name, [5], [5]).done.result(WAIT)
-    num_ranks = len(reader.metadata)
-    assert reader.block_bytes == num_ranks * BLOCK_VALUES * 4
+    assert reader.block_bytes == BLOCK_VALUES * 4
     assert reader.num_bytes_read == 5 * reader.block_bytes
 
 
 def test_two_readers_share_a_peer(
-    make_reader: Callable[..., TransferThread], make_peer: Callable[[int], Peer]
+    make_reader: Callable[..., Reader], make_peer: Callable[[int], Peer]
 ) -> None:
     peer, readers = make_peer(1000), [make_reader(), make_reader()]
     ids = list(range(1, NUM_BLOCKS))
     for reader in readers:
-        reader.connect(peer.name, peer.metadata).result(WAIT)
+        reader.connect(peer.name, peer.ranks).result(WAIT)
     for read in [reader.read(peer.name, ids, ids) for reader in readers]:
         read.done.result(WAIT)
-    assert all(torch.equal(reader.pool[ids], peer.blocks(ids)) for reader in readers)
+    assert all(torch.equal(reader.blocks(ids), peer.blocks(ids)) for reader in readers)
 
 
-def test_one_reader_keeps_two_peers_apart(
-    reader: TransferThread, make_peer: Callable[[int], Peer]
-) -> None:
+def test_one_reader_keeps_two_peers_apart(reader: Reader, make_peer: Callable[[int], Peer]) -> None:
     peers = [make_peer(1000), make_peer(5000)]
     for peer in peers:
-        reader.connect(peer.name, peer.metadata).result(WAIT)
+        reader.connect(peer.name, peer.ranks).result(WAIT)
     reads = [
         reader.read(peer.name, [3, 4], [10 + 2 * index, 11 + 2 * index])
         for index, peer in enumerate(peers)
@@ -189,11 +225,11 @@ def test_one_reader_keeps_two_peers_apart(
     for read in reads:
         read.done.result(WAIT)
     expected = torch.cat([peer.blocks([3, 4]) for peer in peers])
-    assert torch.equal(reader.pool[10:14], expected)
+    assert torch.equal(reader.blocks([10, 11, 12, 13]), expected)
 
 
 def test_a_cancelled_read_fails_at_once_and_ends_when_nothing_writes_any_more(
-    reader: TransferThread, peer: Peer
+    reader: Reader, peer: Peer
 ) -> None:
     ids = list(range(1, NUM_BLOCKS))
     peer.freeze()
@@ -204,15 +240,13 @@ def test_a_cancelled_read_fails_at_once_and_ends_when_nothing_writes_any_more(
     read.ended.result(WAIT)
     # What UCX copies while posting may be over before the cancel comes; nothing else may pass.
     assert isinstance(error, ReadCancelled | None)
-    reader.pool.fill_(UNTOUCHED)
+    reader.wipe()
     reader.read(peer.name, [1], [1]).done.result(WAIT)
     assert untouched(reader, but=[1])
 
 
 @stays_in_flight
-def test_the_fence_of_a_frozen_peer_stays_until_it_moves_again(
-    reader: TransferThread, peer: Peer
-) -> None:
+def test_the_fence_of_a_frozen_peer_stays_until_it_moves_again(reader: Reader, peer: Peer) -> None:
     peer.freeze()
     read = reader.read(peer.name, [1, 2], [1, 2])
     wait_until(lambda: reader.num_blocks_in_flight == 2)
@@ -226,9 +260,7 @@ def test_the_fence_of_a_frozen_peer_stays_until_it_moves_again(
 
 
 @stays_in_flight
-def test_a_removed_peer_is_gone_only_when_its_reads_have_ended(
-    reader: TransferThread, peer: Peer
-) -> None:
+def test_a_removed_peer_is_gone_only_when_its_reads_have_ended(reader: Reader, peer: Peer) -> None:
     peer.freeze()
     read = reader.read(peer.name, [1, 2], [1, 2])
     wait_until(lambda: reader.num_blocks_in_flight == 2)
@@ -240,9 +272,7 @@ def test_a_removed_peer_is_gone_only_when_its_reads_have_ended(
     assert read.ended.done()
 
 
-def test_reads_in_flight_from_a_killed_peer_fail_and_end(
-    reader: TransferThread, peer: Peer
-) -> None:
+def test_reads_in_flight_from_a_killed_peer_fail_and_end(reader: Reader, peer: Peer) -> None:
     ids = list(range(1, NUM_BLOCKS))
     peer.freeze()
     first = reader.read(peer.name, ids, ids)
@@ -256,29 +286,29 @@ def test_reads_in_flight_from_a_killed_peer_fail_and_end(
 
 
 def test_another_peer_takes_the_place_of_a_killed_one(
-    reader: TransferThread, peer: Peer, make_peer: Callable[[int], Peer]
+    reader: Reader, peer: Peer, make_peer: Callable[[int], Peer]
 ) -> None:
     peer.kill()
     reader.disconnect(peer.name).result(WAIT)
     restarted = make_peer(5000)
-    reader.connect(restarted.name, restarted.metadata).result(WAIT)
+    reader.connect(restarted.name, restarted.ranks).result(WAIT)
     reader.read(restarted.name, [6], [6]).done.result(WAIT)
-    assert torch.equal(reader.pool[[6]], restarted.blocks([6]))
+    assert torch.equal(reader.blocks([6]), restarted.blocks([6]))
 
 
-def test_a_removed_peer_can_be_connected_again(reader: TransferThread, peer: Peer) -> None:
+def test_a_removed_peer_can_be_connected_again(reader: Reader, peer: Peer) -> None:
     reader.disconnect(peer.name).result(WAIT)
-    reader.connect(peer.name, peer.metadata).result(WAIT)
+    reader.connect(peer.name, peer.ranks).result(WAIT)
     reader.read(peer.name, [6], [6]).done.result(WAIT)
-    assert torch.equal(reader.pool[[6]], peer.blocks([6]))
+    assert torch.equal(reader.blocks([6]), peer.blocks([6]))
 
 
-def test_connecting_twice_is_refused(reader: TransferThread, peer: Peer) -> None:
-    error = reader.connect(peer.name, peer.metadata).exception(WAIT)
+def test_connecting_twice_is_refused(reader: Reader, peer: Peer) -> None:
+    error = reader.connect(peer.name, peer.ranks).exception(WAIT)
     assert isinstance(error, PeerUnreachable)
 
 
-def test_a_removed_or_unknown_peer_cannot_be_read(reader: TransferThread, peer: Peer) -> None:
+def test_a_removed_or_unknown_peer_cannot_be_read(reader: Reader, peer: Peer) -> None:
     reader.disconnect(peer.name).result(WAIT)
     for name in (peer.name, "nobody"):
         read = reader.read(name, [1], [1])
@@ -287,19 +317,19 @@ def test_a_removed_or_unknown_peer_cannot_be_read(reader: TransferThread, peer: 
     reader.disconnect("nobody").result(WAIT)
 
 
-def test_metadata_that_means_nothing_is_refused(reader: TransferThread) -> None:
+def test_metadata_that_means_nothing_is_refused(reader: Reader) -> None:
     for metadata in (b"", b"x", b"x" * 400):
-        of_ranks = [metadata] * len(reader.metadata)
-        assert isinstance(reader.connect("nobody", of_ranks).exception(WAIT), PeerError)
+        ranks = ranks_of([metadata])
+        assert isinstance(reader.connect("nobody", ranks).exception(WAIT), PeerError)
 
 
-def test_stopping_ends_every_read(reader: TransferThread, peer: Peer) -> None:
+def test_stopping_ends_every_read(reader: Reader, peer: Peer) -> None:
     peer.freeze()
     ids = list(range(1, NUM_BLOCKS))
     read = reader.read(peer.name, ids, ids)
     reader.stop()
     read.done.exception(WAIT)
     read.ended.result(WAIT)
-    reader.pool.fill_(UNTOUCHED)
+    reader.wipe()
     peer.thaw()
     assert untouched(reader, but=[])

@@ -96,7 +96,7 @@ def _open_parts(
 ) -> Iterator[Parts]:
     model = load_model(engine, max_decode_batch=32, on_failure=failures.append)
     transport = LocalTransport(model.runner.kv_cache.tensor, name, fabric)
-    transfers = TransferThread(transport, on_failure=failures.append)
+    transfers = TransferThread([transport], on_failure=failures.append)
     transfers.start()
     try:
         yield Parts(Identity.draw(), model, transfers, Metrics(), failures.append)

@@ -16,6 +16,7 @@ from chassis.server import Server, ServerSettings, create_server
 from engine.block_manager import BlockManager
 from kvtransfer.transfer_thread import TransferThread
 from kvtransfer.transport.local import LocalFabric, LocalTransport
+from kvtransfer.transport.ranked import RemoteRank
 from worker import transfer_watch
 from worker.load import Load, LoadBoard
 from worker.transfer_watch import watch_transfers
@@ -31,7 +32,7 @@ class Worker:
 
     def __init__(self, server: Server, fabric: LocalFabric) -> None:
         self.fabric = fabric
-        self.transfers = TransferThread(LocalTransport(torch.zeros(8, 4), "us", fabric))
+        self.transfers = TransferThread([LocalTransport(torch.zeros(8, 4), "us", fabric)])
         self.shutdown = Shutdown()
         self.board = LoadBoard(Load(BlockManager(4).counts()))
         self.board.set_accepting(True)
@@ -63,7 +64,9 @@ async def worker() -> AsyncIterator[Worker]:
     server.set_ready(True)
     worker = Worker(server, fabric)
     worker.transfers.start()
-    await asyncio.wrap_future(worker.transfers.connect("peer", (b"peer",)))
+    await asyncio.wrap_future(
+        worker.transfers.connect("peer", [RemoteRank(b"peer", block_bytes=16)])
+    )
     worker.watching = background.spawn(worker.watch)
     async with open_channel(f"127.0.0.1:{server.port}") as channel:
         request = health_pb2.HealthCheckRequest(service=SERVICE)

@@ -107,7 +107,7 @@ async def test_an_engine_without_work_may_sleep_for_ever() -> None:
 
 async def test_transfers_that_never_come_back_are_stuck_and_those_that_wait_are_not() -> None:
     gate = Gate()
-    transfers = TransferThread(HangingTransport(gate))
+    transfers = TransferThread([HangingTransport(gate)])
     watchdog = Watchdog((transfers,), unexpected)
     transfers.start()
     assert not any(watchdog.look(LIMIT, LIMIT) for _ in range(3))

@@ -338,7 +338,7 @@ class ChunkReady(google.protobuf.message.Message):
 
     @property
     def checksums(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """CRC-32 of the bytes of each of these blocks, or none at all (rule 4.3)."""
+        """Checksum of each of these blocks, or none at all (rule 4.3)."""
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from kvtransfer.errors import PeerLost
-from kvtransfer.transport.base import BlockRun, Ended
+from kvtransfer.transport.base import BlockPart, BlockRun, Ended
 from kvtransfer.transport.local import LocalFabric, LocalTransport
 
 
@@ -15,6 +15,7 @@ class Posted:
     """A read on its way: ``source`` is the pool it reads from, as it is when it moves."""
 
     source: torch.Tensor
+    part: BlockPart
     runs: tuple[BlockRun, ...]
 
     @property
@@ -41,8 +42,9 @@ class FaultyTransport(LocalTransport):
 
     def post(self, peer: str, runs: Sequence[BlockRun]) -> int:
         self._num_tickets += 1
-        source = self._fabric.pools[self._peers[peer]]
-        self.posted[self._num_tickets] = Posted(source, tuple(runs))
+        known = self._peers[peer]
+        source = self._fabric.pools[known.pool_name]
+        self.posted[self._num_tickets] = Posted(source, known.part, tuple(runs))
         return self._num_tickets
 
     def poll(self) -> list[Ended]:
@@ -51,14 +53,14 @@ class FaultyTransport(LocalTransport):
 
     def complete(self, ticket: int) -> None:
         """Moves the bytes, as they are at the source by now, and says so."""
-        self._move(self.posted.pop(ticket))
+        self._arrive(self.posted.pop(ticket))
         self._reports.append(Ended(ticket))
 
     def spoil(self, ticket: int, *, lose: bool) -> None:
         """Says that the bytes have moved, though they are other ones, or none moved."""
         posted = self.posted.pop(ticket)
         if not lose:
-            self._move(posted)
+            self._arrive(posted)
             self.pool[posted.destinations[-1]] += 1
         self._reports.append(Ended(ticket))
 
@@ -71,10 +73,7 @@ class FaultyTransport(LocalTransport):
 
     def write_late(self, posted: Posted) -> None:
         """A read that failed long ago writes after all."""
-        self._move(posted)
+        self._arrive(posted)
 
-    def _move(self, posted: Posted) -> None:
-        for run in posted.runs:
-            end = run.local_block + run.num_blocks
-            remote_end = run.remote_block + run.num_blocks
-            self.pool[run.local_block : end] = posted.source[run.remote_block : remote_end]
+    def _arrive(self, posted: Posted) -> None:
+        self._move(posted.source, posted.part, posted.runs)

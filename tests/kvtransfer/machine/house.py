@@ -100,7 +100,7 @@ class House:
         late = self.ahead and role == "decode"
         runner: Any = LateRunner(NUM_BLOCKS, self._meanwhile) if late else WrittenRunner(NUM_BLOCKS)
         transport = FaultyTransport(runner.tensor, role, self.fabric)
-        transfers = TurnedTransfers(transport, clock=self.loop.time)
+        transfers = TurnedTransfers([transport], clock=self.loop.time)
         setattr(self, f"{role}_transport", transport)
         identity = Identity(role.encode().ljust(16))
         return Parts(
