@@ -4,8 +4,9 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from batonctl.child import Child
 from batonctl.member import describe_exit
@@ -24,9 +25,15 @@ class Service:
     """
 
     def __init__(
-        self, role: Role, index: int, ports: Sequence[int], flags: Sequence[str], folder: Path
+        self,
+        role: Role,
+        index: int,
+        ports: Sequence[int],
+        flags: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Its log goes to a file in ``folder``."""
+        """Its log goes to a file in ``folder``; ``environment`` is added to ours."""
         self.role = role
         self.name = f"{role}-{index}"
         self.addresses = [f"{LOOPBACK}:{port}" for port in ports]
@@ -35,6 +42,7 @@ class Service:
         self._place = 0
         self._flags = flags
         self._folder = folder
+        self._environment = environment
         self._log = (folder / f"{self.name}.log").open("a", buffering=1)
         self._ready = asyncio.Event()
         self._expected_code: int | None = None
@@ -71,7 +79,12 @@ class Service:
         ports = [f"--port={port}", f"--metrics-port={port + METRICS_OFFSET}"]
         command = [sys.executable, "-P", "-m", _MODULES[self.role], *ports, *self._flags]
         traces = str(self._folder / "traces")
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "BATON_TRACE_DIR": traces}
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "BATON_TRACE_DIR": traces,
+            **self._environment,
+        }
         self._child = Child(command, environment)
         self._log.write(f"---- {self.address}, process {self.pid}\n")
         self._running = asyncio.create_task(self._watch(self._child))
