@@ -80,11 +80,6 @@ class Lease:
         """How it ended, or None."""
         return self._end
 
-    @property
-    def started(self) -> bool:
-        """Whether its Pull has sent Start, so that decode holds room for it."""
-        return self._cached_tokens is not None
-
     # The worker's side.
 
     def computing(self) -> None:

@@ -142,11 +142,22 @@ class Producer(kv_transfer_pb2_grpc.KvTransferServiceServicer):
         lease = await self._find_lease(opened.attempt_id)
         if lease.token_digest != opened.token_digest:
             raise TokensDiffer(f"attempt {lease.attempt_id.hex()} has other tokens on prefill")
+        announced = False
+
+        def on_announced() -> None:
+            nonlocal announced
+            # Not before there is something to read: polls take turns with the engine's Python.
+            if announced:
+                self._transfers.touch()
+            else:
+                self._transfers.hold()
+                announced = True
+
         session = PullSession(
             lease,
             context,
-            on_started=lambda: self._on_started(lease),
-            on_announced=self._transfers.touch,
+            on_started=lambda: self._listener.started(lease.attempt_id),
+            on_announced=on_announced,
             on_released=lambda: self._on_ended(lease, LeaseEnd.RELEASED),
         )
         session.attach()
@@ -155,6 +166,9 @@ class Producer(kv_transfer_pb2_grpc.KvTransferServiceServicer):
             await session.run()
         finally:
             self._on_closed(lease)
+            if announced:
+                done = lease.ended is LeaseEnd.RELEASED
+                self._transfers.release(0.0 if done else self._timeouts.linger)
 
     async def _read_open(self, context: Any) -> kv_transfer_pb2.Open:
         request = await context.read()
@@ -190,19 +204,12 @@ class Producer(kv_transfer_pb2_grpc.KvTransferServiceServicer):
             del self._arrivals[attempt_id]
         return self._attempts.find(attempt_id)
 
-    def _on_started(self, lease: Lease) -> None:
-        self._transfers.hold()
-        self._listener.started(lease.attempt_id)
-
     def _on_closed(self, lease: Lease) -> None:
         """A Pull is over, however it went."""
         if lease.close_pull():
             self._on_ended(lease, LeaseEnd.PULL_BROKEN)
         elif lease.ended is None:
             self._arm(lease)
-        if lease.started:
-            done = lease.ended is LeaseEnd.RELEASED
-            self._transfers.release(0.0 if done else self._timeouts.linger)
 
     def _on_ended(self, lease: Lease, how: LeaseEnd) -> None:
         self._attempts.bury(lease.attempt_id)

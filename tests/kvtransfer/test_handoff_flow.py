@@ -159,3 +159,19 @@ async def test_a_pair_shakes_hands_once(stage: Stage) -> None:
 async def test_both_sides_rest_when_the_last_pull_is_over(stage: Stage) -> None:
     await stage.hand_over(NUM_TOKENS, SOURCE, TARGET)
     await until(lambda: not stage.prefill.polling and not stage.decode.polling)
+
+
+async def test_prefill_polls_only_from_the_first_chunk_on(stage: Stage) -> None:
+    token_ids, attempt = prompt(NUM_TOKENS), new_attempt()
+    pull = await stage.started(attempt, token_ids, TARGET)
+    # The Handshake, which polls for the first byte, is over some time.
+    await until(lambda: not stage.prefill.polling)
+    first, *rest = chunks_of(token_ids, SOURCE, 2 * BLOCK_SIZE)
+    stage.producer.chunk_ready(attempt, first)
+    await until(lambda: stage.prefill.polling and len(pull.records) == 1)
+    for chunk in rest:
+        stage.producer.chunk_ready(attempt, chunk)
+    stage.producer.complete(attempt, completion_of(token_ids, SOURCE))
+    async with asyncio.timeout(WAIT):
+        await pull.released()
+    await until(lambda: not stage.prefill.polling)
