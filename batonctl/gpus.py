@@ -1,7 +1,9 @@
 """The NVIDIA GPUs of this machine, without torch."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")
@@ -15,11 +17,16 @@ def visible_gpus(env: Mapping[str, str] = os.environ, driver: Path = _DRIVER) ->
     return [str(index) for index in range(count)]
 
 
-def share_gpus(gpus: Sequence[str], size: int, num_workers: int) -> list[tuple[str, int]]:
-    """For each worker, the CUDA_VISIBLE_DEVICES of its ``size`` GPUs, and how many workers use
-    those; they take turns. Where there are fewer GPUs each gets all, and will say that they are too
-    few."""
-    shares = [gpus[first : first + size] for first in range(0, len(gpus) - size + 1, size)]
-    shares = shares or [gpus]
-    turns = [number % len(shares) for number in range(num_workers)]
-    return [(",".join(shares[turn]), turns.count(turn)) for turn in turns]
+def share_gpus(gpus: Sequence[str], sizes: Sequence[int]) -> list[tuple[str, int]]:
+    """For each worker, the CUDA_VISIBLE_DEVICES of as many GPUs as its size says, and how many
+    workers use the one of those that most do; they take turns. Where there are fewer GPUs it gets
+    all, and will say that they are too few."""
+    shares = []
+    first = 0
+    for size in sizes:
+        if first + size > len(gpus):
+            first = 0
+        shares.append(gpus[first : first + size])
+        first += size
+    users = Counter(chain(*shares))
+    return [(",".join(share), max(users[gpu] for gpu in share)) for share in shares]

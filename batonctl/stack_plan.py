@@ -18,8 +18,8 @@ _MODULES = {Role.GATEWAY: "gateway", Role.PREFILL: "prefill_svc", Role.DECODE: "
 class StackPlan:
     """A stack to run. Ports are the first of each role's run; metrics are METRICS_OFFSET above.
 
-    Workers take turns on ``gpus``, as CUDA_VISIBLE_DEVICES names them, and get
-    ``tensor_parallel_size`` each.
+    Workers take turns on ``gpus``, as CUDA_VISIBLE_DEVICES names them, and get as many as their
+    role's tensor-parallel size each.
     Whatever has no field here is set by the services' own environment (BATON_PREFILL_..).
     """
 
@@ -28,7 +28,8 @@ class StackPlan:
     decode_workers: int = 1
     dtype: str | None = None
     quantization: str | None = None
-    tensor_parallel_size: int | None = None
+    prefill_tensor_parallel_size: int | None = None
+    decode_tensor_parallel_size: int | None = None
     gateway_port: int = 7100
     prefill_port: int = 7110
     decode_port: int = 7120
@@ -46,21 +47,24 @@ class StackPlan:
         return [self._spec(Role.GATEWAY, "gateway", self.gateway_port, peers), *prefill, *decode]
 
     def _worker(self, role: Role, index: int) -> ServiceSpec:
-        first_port = self.prefill_port if role == Role.PREFILL else self.decode_port
+        is_prefill = role == Role.PREFILL
+        first_port = self.prefill_port if is_prefill else self.decode_port
         num_workers = self.prefill_workers + self.decode_workers
+        size = self.prefill_tensor_parallel_size if is_prefill else self.decode_tensor_parallel_size
         flags = [f"--workers-on-host={num_workers}"]
         env = {}
         if self.gpus:
-            number = index if role == Role.PREFILL else self.prefill_workers + index
-            shares = share_gpus(self.gpus, self.tensor_parallel_size or 1, num_workers)
-            env["CUDA_VISIBLE_DEVICES"], num_sharing = shares[number]
+            number = index if is_prefill else self.prefill_workers + index
+            sizes = [self.prefill_tensor_parallel_size or 1] * self.prefill_workers
+            sizes += [self.decode_tensor_parallel_size or 1] * self.decode_workers
+            env["CUDA_VISIBLE_DEVICES"], num_sharing = share_gpus(self.gpus, sizes)[number]
             flags.append(f"--workers-on-device={num_sharing}")
         if self.dtype is not None:
             flags.append(f"--dtype={self.dtype}")
         if self.quantization is not None:
             flags.append(f"--quantization={self.quantization}")
-        if self.tensor_parallel_size is not None:
-            flags.append(f"--tensor-parallel-size={self.tensor_parallel_size}")
+        if size is not None:
+            flags.append(f"--tensor-parallel-size={size}")
         return self._spec(role, f"{role}-{index}", first_port + index, flags, env)
 
     def _spec(

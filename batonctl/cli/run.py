@@ -46,6 +46,14 @@ TensorParallelSize = Annotated[
         help="Processes that divide each worker's model, on a GPU each. [default: 1]",
     ),
 ]
+RoleTensorParallelSize = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="The same for workers of this role. [default: --tensor-parallel-size]",
+    ),
+]
 DrainGrace = Annotated[
     float,
     typer.Option(min=0, metavar="SECONDS", help="What running requests get to end."),
@@ -62,6 +70,8 @@ def up(
     dtype: AnyDtype = None,
     quantization: AnyQuantization = None,
     tensor_parallel_size: TensorParallelSize = None,
+    prefill_tensor_parallel_size: RoleTensorParallelSize = None,
+    decode_tensor_parallel_size: RoleTensorParallelSize = None,
     gateway_port: Port = 7100,
     prefill_port: Port = 7110,
     decode_port: Port = 7120,
@@ -89,7 +99,8 @@ def up(
         decode_workers=decode_workers,
         dtype=dtype,
         quantization=quantization,
-        tensor_parallel_size=tensor_parallel_size,
+        prefill_tensor_parallel_size=prefill_tensor_parallel_size or tensor_parallel_size,
+        decode_tensor_parallel_size=decode_tensor_parallel_size or tensor_parallel_size,
         gateway_port=gateway_port,
         prefill_port=prefill_port,
         decode_port=decode_port,

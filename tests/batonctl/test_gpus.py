@@ -25,16 +25,18 @@ def test_the_environment_narrows_them(tmp_path: Path, asked: str, expected: list
 
 
 @pytest.mark.parametrize(
-    ("size", "expected"),
+    ("sizes", "expected"),
     [
-        (1, [("a", 1), ("b", 1), ("c", 1)]),
-        (2, [("a,b", 2), ("c,d", 1), ("a,b", 2)]),
-        (3, [("a,b,c", 3), ("a,b,c", 3), ("a,b,c", 3)]),
-        (5, [("a,b,c,d", 3)] * 3),
+        ((1, 1, 1), [("a", 1), ("b", 1), ("c", 1)]),
+        ((2, 2, 2), [("a,b", 2), ("c,d", 1), ("a,b", 2)]),
+        ((3, 3, 3), [("a,b,c", 3), ("a,b,c", 3), ("a,b,c", 3)]),
+        ((5, 5, 5), [("a,b,c,d", 3)] * 3),
+        ((1, 2), [("a", 1), ("b,c", 1)]),
+        ((3, 2, 1), [("a,b,c", 2), ("a,b", 2), ("c", 2)]),
     ],
-    ids=["one each", "two each", "one left over", "too few"],
+    ids=["one each", "two each", "one left over", "too few", "two sizes", "some shared"],
 )
 def test_workers_take_turns_on_as_many_gpus_as_they_need(
-    size: int, expected: list[tuple[str, int]]
+    sizes: tuple[int, ...], expected: list[tuple[str, int]]
 ) -> None:
-    assert share_gpus(["a", "b", "c", "d"], size, 3) == expected
+    assert share_gpus(["a", "b", "c", "d"], sizes) == expected

@@ -36,7 +36,7 @@ def test_services_understand_their_flags() -> None:
         decode_workers=3,
         dtype="float32",
         quantization="q4",
-        tensor_parallel_size=2,
+        decode_tensor_parallel_size=2,
     )
     settings = settings_of(plan)
     assert list(settings) == [
@@ -51,6 +51,7 @@ def test_services_understand_their_flags() -> None:
     assert (decode.server.port, decode.server.metrics_port) == (7122, 8122)
     assert (decode.engine.dtype, decode.engine.quantization) == ("float32", "q4")
     assert (decode.engine.workers_on_host, decode.engine.tensor_parallel_size) == (5, 2)
+    assert settings["prefill-1"].engine.tensor_parallel_size == 1
     assert {s.server.host for s in settings.values()} == {"127.0.0.1"}
 
 
@@ -105,3 +106,9 @@ def test_workers_take_turns_on_the_gpus_and_know_how_many_share_one() -> None:
         if name != "gateway"
     }
     assert shares == {"prefill-0": 2, "decode-0": 1, "decode-1": 2}
+
+
+def test_workers_of_each_role_get_as_many_gpus_as_they_have_ranks() -> None:
+    plan = StackPlan(model="m", prefill_tensor_parallel_size=2, gpus=("3", "5", "7"))
+    devices = [spec.env.get("CUDA_VISIBLE_DEVICES") for spec in plan.services()]
+    assert devices[1:] == ["3,5", "7"]
