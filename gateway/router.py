@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from chassis.errors import Unavailable
+from chassis.layout_differences import layout_differences
 from gateway.worker import Worker
 from modelfiles.short_digest import short_digest
 
@@ -199,13 +200,14 @@ def decode_seconds(workers: list[Worker]) -> dict[bytes, float]:
 
 def _incompatible(prefill: Sequence[Worker], decode: Sequence[Worker]) -> Unavailable:
     """The error where no two workers can be paired; says what tells them apart."""
+    everyone = [worker.identity for worker in (*prefill, *decode)]
     checkpoints = {w.identity.checkpoint_digest for w in prefill}
-    same = not checkpoints.isdisjoint(w.identity.checkpoint_digest for w in decode)
-    what = "KV layout" if same else "checkpoint"
-    shown = ", ".join(
-        f"{i.name} has {short_digest(i.layout_digest if same else i.checkpoint_digest)}"
-        for i in (worker.identity for worker in (*prefill, *decode))
-    )
+    if checkpoints.isdisjoint(w.identity.checkpoint_digest for w in decode):
+        what = "checkpoint"
+        shown = ", ".join(f"{i.name} has {short_digest(i.checkpoint_digest)}" for i in everyone)
+    else:
+        what = "KV layout"
+        shown = layout_differences([(i.name, i.layout) for i in everyone])
     return Unavailable(
         f"no prefill worker has the {what} of a decode worker ({shown})",
         reason="NO_COMPATIBLE_WORKERS",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from baton.v1 import worker_pb2
+from baton.v1 import kv_transfer_pb2, worker_pb2
 from gateway.circuit import Circuit, RetryBudget
 from gateway.session import Session
 
@@ -26,6 +26,7 @@ class WorkerIdentity:
     model: str
     checkpoint_digest: bytes
     layout_digest: bytes
+    layout: kv_transfer_pb2.KvLayout
     max_context_tokens: int
     block_size: int
 
@@ -40,6 +41,7 @@ class WorkerIdentity:
             model=info.model,
             checkpoint_digest=info.checkpoint_digest,
             layout_digest=info.layout_digest,
+            layout=info.layout,
             max_context_tokens=info.max_context_tokens,
             block_size=info.block_size,
         )

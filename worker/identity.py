@@ -29,6 +29,7 @@ class Identity:
             name=address,
             model=model.name,
             layout_digest=model.layout.digest,
+            layout=model.layout.to_pb(),
             max_context_tokens=model.max_context_tokens,
             block_size=model.limits.block_size,
             checkpoint_digest=model.checkpoint_digest,

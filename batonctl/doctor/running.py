@@ -9,6 +9,7 @@ from batonctl.service_failure import command_error
 from batonctl.service_spec import Role
 from chassis.channel import open_channel
 from chassis.durations import to_seconds
+from chassis.layout_differences import layout_differences
 from chassis.status import from_rpc_error
 from modelfiles.short_digest import short_digest
 
@@ -135,6 +136,8 @@ def _check_pairing(infos: dict[str, worker_pb2.WorkerInfo]) -> Check:
         digests = {address: getattr(info, f"{what}_digest") for address, info in infos.items()}
         if len(set(digests.values())) > 1:
             shown = ", ".join(f"{at} has {short_digest(digest)}" for at, digest in digests.items())
+            if what == "layout":
+                shown = layout_differences([(at, info.layout) for at, info in infos.items()])
             return failed("pairing", f"workers differ in {what}: {shown}", fix)
     return ok("pairing", f"{len(infos)} workers share one model and KV layout")
 

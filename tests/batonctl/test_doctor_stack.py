@@ -8,7 +8,12 @@ import pytest
 from batonctl.doctor.check import Check, Verdict
 from batonctl.doctor.running import check_gateway, check_workers
 from tests.e2e.service_process import running_service
-from tests.gateway.scripted_workers import ScriptedDecode, ScriptedPrefill, ScriptedWorker
+from tests.gateway.scripted_workers import (
+    OTHER_DTYPE,
+    ScriptedDecode,
+    ScriptedPrefill,
+    ScriptedWorker,
+)
 
 
 @pytest.fixture
@@ -35,10 +40,13 @@ async def test_workers_that_fit_are_paired(opened: AsyncExitStack) -> None:
 async def test_workers_of_two_layouts_fail_with_the_settings_that_must_agree(
     opened: AsyncExitStack,
 ) -> None:
-    other = ScriptedDecode(layout_digest=b"other")
-    pairing = (await examine(opened, ScriptedPrefill(), other))["pairing"]
+    prefill, decode = ScriptedPrefill(), ScriptedDecode(**OTHER_DTYPE)
+    pairing = (await examine(opened, prefill, decode))["pairing"]
     assert pairing.verdict == Verdict.FAILED
-    assert pairing.detail.startswith("workers differ in layout: ")
+    assert pairing.detail == (
+        f"workers differ in layout: {prefill.address} has dtype float32, "
+        f"{decode.address} has dtype bfloat16"
+    )
     assert "--dtype" in pairing.fix
 
 

@@ -13,6 +13,7 @@ from baton.v1 import (
     decode_pb2,
     decode_pb2_grpc,
     generation_pb2,
+    kv_transfer_pb2,
     prefill_pb2,
     prefill_pb2_grpc,
     worker_pb2,
@@ -34,6 +35,13 @@ FULL = decode_pb2.Failure(
 )
 
 
+# What a worker says of itself whose KV is of another dtype.
+OTHER_DTYPE: dict[str, Any] = {
+    "layout_digest": b"other",
+    "layout": kv_transfer_pb2.KvLayout(dtype="bfloat16"),
+}
+
+
 class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
     """What both roles share: identity, load, health, a server on a free port."""
 
@@ -48,6 +56,7 @@ class ScriptedWorker(worker_pb2_grpc.WorkerServiceServicer):
             model=MODEL.name,
             checkpoint_digest=b"checkpoint",
             layout_digest=b"layout",
+            layout=kv_transfer_pb2.KvLayout(dtype="float32", block_size=16),
             vocabulary_digest=MODEL.vocabulary_digest,
             max_context_tokens=8192,
             block_size=16,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from baton.v1 import worker_pb2
+from baton.v1 import kv_transfer_pb2, worker_pb2
 from chassis.channel import open_channel
 from chassis.errors import Unavailable
 from gateway.circuit import RetryBudget
@@ -49,6 +49,7 @@ def worker(
         model="m",
         checkpoint_digest=checkpoint,
         layout_digest=layout,
+        layout=kv_transfer_pb2.KvLayout(dtype=layout.decode()),
         max_context_tokens=1000,
         block_size=16,
     )
@@ -121,7 +122,9 @@ async def test_only_workers_with_equal_layouts_pair() -> None:
     router = Router(Directory(worker(PREFILL, "p", b"b"), busy, idle))
     assert router.choose(DEMAND).decode is busy
     busy.serving = False
-    with pytest.raises(Unavailable, match=r"KV layout.*\(p has 62, idle has 63\)") as caught:
+    with pytest.raises(
+        Unavailable, match=r"KV layout.*\(p has dtype b, idle has dtype c\)"
+    ) as caught:
         router.choose(DEMAND)
     assert caught.value.reason == "NO_COMPATIBLE_WORKERS"
 

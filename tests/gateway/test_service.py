@@ -20,7 +20,14 @@ from gateway.admission import AdmissionLimits
 from gateway.generation import GenerationLimits
 from gateway.tokenizer import Tokenizer
 from tests.gateway.conftest import OpenStage
-from tests.gateway.scripted_workers import LENGTH, MODEL, PrefillCall, SubmitCall
+from tests.gateway.scripted_workers import (
+    LENGTH,
+    MODEL,
+    OTHER_DTYPE,
+    PrefillCall,
+    ScriptedDecode,
+    SubmitCall,
+)
 from tests.gateway.stage import Stage, StageOptions, error_of, request, token_ids
 
 text_request = generation_pb2.GenerateRequest(prompt=generation_pb2.Prompt(text="hello"))
@@ -88,6 +95,14 @@ async def test_without_workers_a_request_is_refused_at_once(stage: Stage) -> Non
     error = await error_of(stage.stub.Generate(request()))
     assert isinstance(error, Unavailable)
     assert error.reason == "NO_DECODE_WORKER"
+
+
+async def test_workers_of_two_dtypes_are_no_pair_and_both_are_named(open_stage: OpenStage) -> None:
+    stage = await open_stage(StageOptions(decode=[ScriptedDecode(name="d", **OTHER_DTYPE)]))
+    error = await error_of(stage.stub.Generate(request(max_tokens=2)))
+    assert isinstance(error, Unavailable)
+    assert error.reason == "NO_COMPATIBLE_WORKERS"
+    assert "PrefillService has dtype float32, d has dtype bfloat16" in error.message
 
 
 async def test_a_full_queue_answers_with_a_retry_delay(open_stage: OpenStage) -> None:

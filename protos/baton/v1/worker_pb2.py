@@ -22,27 +22,28 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from baton.v1 import kv_transfer_pb2 as baton_dot_v1_dot_kv__transfer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x62\x61ton/v1/worker.proto\x12\x08\x62\x61ton.v1\"\x0e\n\x0cWatchRequest\"e\n\rWatchResponse\x12\'\n\x04info\x18\x01 \x01(\x0b\x32\x14.baton.v1.WorkerInfoH\x00\x88\x01\x01\x12\"\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.WorkerLoadB\x07\n\x05_info\"\xe1\x01\n\nWorkerInfo\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\x0c\x12\"\n\x04role\x18\x02 \x01(\x0e\x32\x14.baton.v1.WorkerRole\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x15\n\rlayout_digest\x18\x05 \x01(\x0c\x12\x1a\n\x12max_context_tokens\x18\x06 \x01(\r\x12\x12\n\nblock_size\x18\x07 \x01(\r\x12\x19\n\x11\x63heckpoint_digest\x18\t \x01(\x0c\x12\x19\n\x11vocabulary_digest\x18\n \x01(\x0cJ\x04\x08\x08\x10\t\"\xc6\x01\n\nWorkerLoad\x12\x11\n\taccepting\x18\x01 \x01(\x08\x12%\n\x06\x62locks\x18\x02 \x01(\x0b\x32\x15.baton.v1.BlockCounts\x12\x0f\n\x07waiting\x18\x03 \x01(\r\x12\x13\n\x0bhanding_off\x18\x04 \x01(\r\x12\x0f\n\x07running\x18\x05 \x01(\r\x12\r\n\x05steps\x18\x06 \x01(\x04\x12\x16\n\x0epending_tokens\x18\x07 \x01(\x04\x12\x0c\n\x04rate\x18\x08 \x01(\x01\x12\x12\n\nstep_limit\x18\t \x01(\x01\"z\n\x0b\x42lockCounts\x12\x0e\n\x06leased\x18\x01 \x01(\r\x12\x0c\n\x04used\x18\x02 \x01(\r\x12\x10\n\x08reserved\x18\x03 \x01(\r\x12\x0e\n\x06\x66\x65nced\x18\x04 \x01(\r\x12\x0e\n\x06\x63\x61\x63hed\x18\x05 \x01(\r\x12\x0c\n\x04\x66ree\x18\x06 \x01(\r\x12\r\n\x05total\x18\x07 \x01(\r*Z\n\nWorkerRole\x12\x1b\n\x17WORKER_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13WORKER_ROLE_PREFILL\x10\x01\x12\x16\n\x12WORKER_ROLE_DECODE\x10\x02\x32K\n\rWorkerService\x12:\n\x05Watch\x12\x16.baton.v1.WatchRequest\x1a\x17.baton.v1.WatchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x62\x61ton/v1/worker.proto\x12\x08\x62\x61ton.v1\x1a\x1a\x62\x61ton/v1/kv_transfer.proto\"\x0e\n\x0cWatchRequest\"e\n\rWatchResponse\x12\'\n\x04info\x18\x01 \x01(\x0b\x32\x14.baton.v1.WorkerInfoH\x00\x88\x01\x01\x12\"\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.WorkerLoadB\x07\n\x05_info\"\x85\x02\n\nWorkerInfo\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\x0c\x12\"\n\x04role\x18\x02 \x01(\x0e\x32\x14.baton.v1.WorkerRole\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x15\n\rlayout_digest\x18\x05 \x01(\x0c\x12\x1a\n\x12max_context_tokens\x18\x06 \x01(\r\x12\x12\n\nblock_size\x18\x07 \x01(\r\x12\x19\n\x11\x63heckpoint_digest\x18\t \x01(\x0c\x12\x19\n\x11vocabulary_digest\x18\n \x01(\x0c\x12\"\n\x06layout\x18\x0b \x01(\x0b\x32\x12.baton.v1.KvLayoutJ\x04\x08\x08\x10\t\"\xc6\x01\n\nWorkerLoad\x12\x11\n\taccepting\x18\x01 \x01(\x08\x12%\n\x06\x62locks\x18\x02 \x01(\x0b\x32\x15.baton.v1.BlockCounts\x12\x0f\n\x07waiting\x18\x03 \x01(\r\x12\x13\n\x0bhanding_off\x18\x04 \x01(\r\x12\x0f\n\x07running\x18\x05 \x01(\r\x12\r\n\x05steps\x18\x06 \x01(\x04\x12\x16\n\x0epending_tokens\x18\x07 \x01(\x04\x12\x0c\n\x04rate\x18\x08 \x01(\x01\x12\x12\n\nstep_limit\x18\t \x01(\x01\"z\n\x0b\x42lockCounts\x12\x0e\n\x06leased\x18\x01 \x01(\r\x12\x0c\n\x04used\x18\x02 \x01(\r\x12\x10\n\x08reserved\x18\x03 \x01(\r\x12\x0e\n\x06\x66\x65nced\x18\x04 \x01(\r\x12\x0e\n\x06\x63\x61\x63hed\x18\x05 \x01(\r\x12\x0c\n\x04\x66ree\x18\x06 \x01(\r\x12\r\n\x05total\x18\x07 \x01(\r*Z\n\nWorkerRole\x12\x1b\n\x17WORKER_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13WORKER_ROLE_PREFILL\x10\x01\x12\x16\n\x12WORKER_ROLE_DECODE\x10\x02\x32K\n\rWorkerService\x12:\n\x05Watch\x12\x16.baton.v1.WatchRequest\x1a\x17.baton.v1.WatchResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.worker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WORKERROLE']._serialized_start=707
-  _globals['_WORKERROLE']._serialized_end=797
-  _globals['_WATCHREQUEST']._serialized_start=35
-  _globals['_WATCHREQUEST']._serialized_end=49
-  _globals['_WATCHRESPONSE']._serialized_start=51
-  _globals['_WATCHRESPONSE']._serialized_end=152
-  _globals['_WORKERINFO']._serialized_start=155
-  _globals['_WORKERINFO']._serialized_end=380
-  _globals['_WORKERLOAD']._serialized_start=383
-  _globals['_WORKERLOAD']._serialized_end=581
-  _globals['_BLOCKCOUNTS']._serialized_start=583
-  _globals['_BLOCKCOUNTS']._serialized_end=705
-  _globals['_WORKERSERVICE']._serialized_start=799
-  _globals['_WORKERSERVICE']._serialized_end=874
+  _globals['_WORKERROLE']._serialized_start=771
+  _globals['_WORKERROLE']._serialized_end=861
+  _globals['_WATCHREQUEST']._serialized_start=63
+  _globals['_WATCHREQUEST']._serialized_end=77
+  _globals['_WATCHRESPONSE']._serialized_start=79
+  _globals['_WATCHRESPONSE']._serialized_end=180
+  _globals['_WORKERINFO']._serialized_start=183
+  _globals['_WORKERINFO']._serialized_end=444
+  _globals['_WORKERLOAD']._serialized_start=447
+  _globals['_WORKERLOAD']._serialized_end=645
+  _globals['_BLOCKCOUNTS']._serialized_start=647
+  _globals['_BLOCKCOUNTS']._serialized_end=769
+  _globals['_WORKERSERVICE']._serialized_start=863
+  _globals['_WORKERSERVICE']._serialized_end=938
 # @@protoc_insertion_point(module_scope)

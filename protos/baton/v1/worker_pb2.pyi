@@ -3,6 +3,7 @@
 isort:skip_file
 What every worker tells about itself."""
 
+import baton.v1.kv_transfer_pb2
 import builtins
 import google.protobuf.descriptor
 import google.protobuf.internal.enum_type_wrapper
@@ -96,6 +97,7 @@ class WorkerInfo(google.protobuf.message.Message):
     BLOCK_SIZE_FIELD_NUMBER: builtins.int
     CHECKPOINT_DIGEST_FIELD_NUMBER: builtins.int
     VOCABULARY_DIGEST_FIELD_NUMBER: builtins.int
+    LAYOUT_FIELD_NUMBER: builtins.int
     boot_id: builtins.bytes
     """Boot id (16 bytes)."""
     role: Global___WorkerRole.ValueType
@@ -105,7 +107,7 @@ class WorkerInfo(google.protobuf.message.Message):
     model: builtins.str
     """Name of the model it serves."""
     layout_digest: builtins.bytes
-    """Digest of its KV layout (SHA-256): only workers with equal digests pair."""
+    """SHA-256 over the canonical form of its KV layout: only workers with equal digests pair."""
     max_context_tokens: builtins.int
     """Most tokens of prompt and output together that fit its pool and the model."""
     block_size: builtins.int
@@ -116,6 +118,10 @@ class WorkerInfo(google.protobuf.message.Message):
     """
     vocabulary_digest: builtins.bytes
     """SHA-256 over the text of every token id: a gateway uses only workers whose vocabulary is its tokenizer's (rule 1.4)."""
+    @property
+    def layout(self) -> baton.v1.kv_transfer_pb2.KvLayout:
+        """The KV layout itself, to name the fields that differ."""
+
     def __init__(
         self,
         *,
@@ -128,8 +134,10 @@ class WorkerInfo(google.protobuf.message.Message):
         block_size: builtins.int = ...,
         checkpoint_digest: builtins.bytes = ...,
         vocabulary_digest: builtins.bytes = ...,
+        layout: baton.v1.kv_transfer_pb2.KvLayout | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["block_size", b"block_size", "boot_id", b"boot_id", "checkpoint_digest", b"checkpoint_digest", "layout_digest", b"layout_digest", "max_context_tokens", b"max_context_tokens", "model", b"model", "name", b"name", "role", b"role", "vocabulary_digest", b"vocabulary_digest"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["layout", b"layout"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["block_size", b"block_size", "boot_id", b"boot_id", "checkpoint_digest", b"checkpoint_digest", "layout", b"layout", "layout_digest", b"layout_digest", "max_context_tokens", b"max_context_tokens", "model", b"model", "name", b"name", "role", b"role", "vocabulary_digest", b"vocabulary_digest"]) -> None: ...
 
 Global___WorkerInfo: typing_extensions.TypeAlias = WorkerInfo
 
