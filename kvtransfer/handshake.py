@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from baton.v1 import kv_transfer_pb2
 from kvtransfer.errors import LayoutMismatch, MessageOutOfOrder, StaleBootId
-from kvtransfer.layout import KvLayout, check_same_layout
+from kvtransfer.layout import HeadRange, KvLayout, check_same_layout
 from kvtransfer.transfer_thread import TransferThread
 from kvtransfer.transport.ranked import RemoteRank
 
@@ -28,7 +28,7 @@ def agent_name(boot_id: bytes, rank: int) -> str:
 
 def own_ranks(layout: KvLayout, transfers: TransferThread) -> list[kv_transfer_pb2.KvRank]:
     """This worker's ranks, in order."""
-    pairs = zip(layout.ranks, transfers.metadata, strict=True)
+    pairs = zip(layout.divide(len(transfers.metadata)), transfers.metadata, strict=True)
     return [
         kv_transfer_pb2.KvRank(
             rank=rank,
@@ -62,28 +62,32 @@ def answer_handshake(
     *,
     boot_id: bytes,
 ) -> kv_transfer_pb2.HandshakeResponse:
-    """The prefill worker's side. Raises StaleBootId and LayoutMismatch."""
+    """The prefill worker's side. Raises StaleBootId, LayoutMismatch and MessageOutOfOrder."""
     if request.peer_boot_id != boot_id:
         raise StaleBootId(
             f"this is worker {boot_id.hex()}, the handshake was for {request.peer_boot_id.hex()}"
         )
-    theirs = KvLayout.from_pb(request.layout, request.ranks)
-    check_same_layout(decode=theirs, prefill=layout)
+    check_same_layout(decode=KvLayout.from_pb(request.layout), prefill=layout)
     if request.layout_digest != layout.digest:
         raise MessageOutOfOrder("the layout digest is not that of the layout sent with it")
-    _check_transport(request.ranks[0].transport, transfers.transport_name)
+    _check_ranks(request.ranks, layout)
+    for rank in request.ranks:
+        _check_transport(rank.transport, transfers.transport_name)
     return kv_transfer_pb2.HandshakeResponse(boot_id=boot_id, ranks=own_ranks(layout, transfers))
 
 
 def check_answer(
-    response: kv_transfer_pb2.HandshakeResponse, transfers: TransferThread, *, peer_boot_id: bytes
+    response: kv_transfer_pb2.HandshakeResponse,
+    layout: KvLayout,
+    transfers: TransferThread,
+    *,
+    peer_boot_id: bytes,
 ) -> list[kv_transfer_pb2.KvRank]:
-    """The ranks to read from. Raises StaleBootId and LayoutMismatch."""
+    """The ranks to read from. Raises StaleBootId, LayoutMismatch and MessageOutOfOrder."""
     if response.boot_id != peer_boot_id:
         raise StaleBootId(f"worker {peer_boot_id.hex()} is now {response.boot_id.hex()}")
     ranks = list(response.ranks)
-    if len(ranks) != len(transfers.metadata):
-        raise LayoutMismatch("ranks", len(transfers.metadata), len(ranks))
+    _check_ranks(ranks, layout)
     for rank in ranks:
         _check_transport(transfers.transport_name, rank.transport)
     return ranks
@@ -94,6 +98,15 @@ def remote_ranks(layout: KvLayout, ranks: Sequence[kv_transfer_pb2.KvRank]) -> l
     return [
         RemoteRank(rank.transport_metadata, layout.block_bytes(rank.num_heads)) for rank in ranks
     ]
+
+
+def _check_ranks(ranks: Sequence[kv_transfer_pb2.KvRank], layout: KvLayout) -> None:
+    heads = [HeadRange(rank.first_head, rank.num_heads) for rank in ranks]
+    if not layout.is_divided_by(heads):
+        shown = ", ".join(map(str, heads))
+        raise MessageOutOfOrder(
+            f"ranks with KV heads {shown} do not divide {layout.num_kv_heads} in order"
+        )
 
 
 def _check_transport(decode: str, prefill: str) -> None:

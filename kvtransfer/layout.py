@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Self
 
@@ -10,7 +10,7 @@ from baton.v1 import kv_transfer_pb2
 from engine.config import ModelConfig
 from kvtransfer.errors import LayoutMismatch
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 POOL_ORDER = "block,head,layer,kv,token,dim"
 
 _ITEM_SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -23,10 +23,17 @@ class HeadRange:
     first_head: int
     num_heads: int
 
+    @property
+    def heads(self) -> range:
+        return range(self.first_head, self.first_head + self.num_heads)
+
+    def __str__(self) -> str:
+        return f"{self.heads.start}..{self.heads.stop - 1}"
+
 
 @dataclass(frozen=True, slots=True)
 class KvLayout:
-    """Fingerprint of a worker's pool; ``ranks`` is indexed by tensor-parallel rank.
+    """Fingerprint of a worker's pool, however many ranks its heads are divided among.
 
     ``memory`` is "host" or "device": the way from one to the other is so slow (0.4 GB/s) that such
     workers are no pair.
@@ -38,7 +45,6 @@ class KvLayout:
     num_kv_heads: int
     head_dim: int
     block_size: int
-    ranks: tuple[HeadRange, ...]
     memory: str
     protocol_version: int = PROTOCOL_VERSION
     pool_order: str = POOL_ORDER
@@ -52,11 +58,8 @@ class KvLayout:
         dtype: str,
         block_size: int,
         memory: str,
-        num_ranks: int = 1,
     ) -> Self:
-        """The layout of a pool that is divided among ``num_ranks``; ``dtype`` as torch names it,
-        without "torch."."""
-        num_heads = model.num_kv_heads // num_ranks
+        """The layout of a model's pool; ``dtype`` as torch names it, without "torch."."""
         return cls(
             model_digest=model_digest,
             dtype=dtype,
@@ -64,7 +67,6 @@ class KvLayout:
             num_kv_heads=model.num_kv_heads,
             head_dim=model.head_dim,
             block_size=block_size,
-            ranks=tuple(HeadRange(rank * num_heads, num_heads) for rank in range(num_ranks)),
             memory=memory,
         )
 
@@ -79,8 +81,18 @@ class KvLayout:
         values = self.num_layers * 2 * self.block_size * self.head_dim
         return values * num_heads * _ITEM_SIZES[self.dtype]
 
+    def divide(self, num_ranks: int) -> tuple[HeadRange, ...]:
+        """The heads of each of ``num_ranks``, which is a divisor of their number."""
+        num_heads = self.num_kv_heads // num_ranks
+        return tuple(HeadRange(rank * num_heads, num_heads) for rank in range(num_ranks))
+
+    def is_divided_by(self, ranks: Sequence[HeadRange]) -> bool:
+        """Whether the ranks hold every head, once and in order."""
+        heads = [head for rank in ranks for head in rank.heads]
+        return heads == list(range(self.num_kv_heads))
+
     def to_pb(self) -> kv_transfer_pb2.KvLayout:
-        """The message form; the ranks travel beside it, as KvRank."""
+        """The message form."""
         return kv_transfer_pb2.KvLayout(
             protocol_version=self.protocol_version,
             model_digest=self.model_digest,
@@ -94,10 +106,8 @@ class KvLayout:
         )
 
     @classmethod
-    def from_pb(
-        cls, layout: kv_transfer_pb2.KvLayout, ranks: Iterable[kv_transfer_pb2.KvRank]
-    ) -> Self:
-        """The layout of a peer, from its message and its ranks in order."""
+    def from_pb(cls, layout: kv_transfer_pb2.KvLayout) -> Self:
+        """The layout of a peer, from its message."""
         return cls(
             protocol_version=layout.protocol_version,
             model_digest=layout.model_digest,
@@ -108,7 +118,6 @@ class KvLayout:
             block_size=layout.block_size,
             pool_order=layout.pool_order,
             memory=layout.memory,
-            ranks=tuple(HeadRange(rank.first_head, rank.num_heads) for rank in ranks),
         )
 
 
@@ -119,11 +128,4 @@ def check_same_layout(*, decode: KvLayout, prefill: KvLayout) -> None:
     for name in names:
         ours, theirs = getattr(decode, name), getattr(prefill, name)
         if ours != theirs:
-            raise LayoutMismatch(name, _shown(ours), _shown(theirs))
-
-
-def _shown(value: object) -> object:
-    if isinstance(value, tuple):
-        heads = [f"heads {r.first_head}..{r.first_head + r.num_heads - 1}" for r in value]
-        return f"{len(heads)}: {', '.join(heads)}"
-    return value
+            raise LayoutMismatch(name, ours, theirs)

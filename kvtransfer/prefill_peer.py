@@ -44,7 +44,7 @@ class PrefillPeer:
         Raises ServiceError (the worker's own words), PairingRefused, PeerError, TimeoutError.
         """
         response = await self.handshake(request, seconds=seconds)
-        ranks = check_answer(response, self._transfers, peer_boot_id=self.boot_id)
+        ranks = check_answer(response, self._layout, self._transfers, peer_boot_id=self.boot_id)
         self.num_blocks = min(rank.num_blocks for rank in ranks)
         connected = self._transfers.connect(self.name, remote_ranks(self._layout, ranks))
         first_byte = asyncio.wrap_future(connected)

@@ -86,7 +86,6 @@ def load_model(
         dtype=config.dtype,
         block_size=config.block_size,
         memory="device" if config.device == "cuda" else "host",
-        num_ranks=config.tensor_parallel_size,
     )
     limits = Limits(model.vocab_size, model.max_position_embeddings, config.block_size)
     return LoadedModel(

@@ -1,10 +1,11 @@
-"""Workers of two ranks each, over NIXL between each rank and its like (protocol 4.3)."""
+"""Workers of one and two ranks, over NIXL between those that hold the same heads (protocol 4.3)."""
 
 import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,16 @@ from batonctl.ports import find_free_ports, is_free
 from bench.tiny_model import tiny_prompt
 from tests.batonctl.command import Running
 from tests.e2e.engine_reference import Reference
+from tests.e2e.gateway_process import gateway_for
+from tests.e2e.metrics_page import read_counter
 from tests.e2e.rank_processes import rank_pids, until_gone
 from tests.e2e.split_client import is_quiet, split_client
-from tests.e2e.tiny_model import POOL
+from tests.e2e.tiny_model import BLOCK_BYTES, POOL
 from tests.e2e.worker_process import WorkerProcess, running
 
 RANKS = ("--tensor-parallel-size", "2")
 PROMPTS = [tiny_prompt(length, seed=length) for length in (1, 16, 40, 130, 300)]
+NUM_BLOCKS = sum(-(-len(prompt) // 16) for prompt in PROMPTS)
 GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True}
 LONG: dict[str, Any] = {**GREEDY, "max_tokens": 30_000}
 # Long enough to be under way when a rank dies, and not much longer.
@@ -29,47 +33,73 @@ ANSWER: dict[str, Any] = {**GREEDY, "max_tokens": 400}
 
 
 @contextmanager
-def worker_pair(
-    model: str, traces: Path, prefill: tuple[str, ...] = RANKS
-) -> Iterator[tuple[WorkerProcess, WorkerProcess]]:
-    """A prefill worker, and a decode worker of two ranks; both are ready."""
+def worker_pair(model: str, traces: Path) -> Iterator[tuple[WorkerProcess, WorkerProcess]]:
+    """A prefill and a decode worker of two ranks each; both are ready."""
     with (
-        running("prefill", *POOL, *prefill, trace_directory=traces, model=model) as first,
-        running("decode", *POOL, *RANKS, trace_directory=traces, model=model) as second,
+        running("prefill", *POOL, *RANKS, trace_directory=traces, model=model) as prefill,
+        running("decode", *POOL, *RANKS, trace_directory=traces, model=model) as decode,
     ):
-        yield first.wait_ready(), second.wait_ready()
+        yield prefill.wait_ready(), decode.wait_ready()
+
+
+@contextmanager
+def workers_of_all_sizes(
+    model: str, traces: Path
+) -> Iterator[dict[tuple[str, int], WorkerProcess]]:
+    """By role and number of ranks; all are ready."""
+    with ExitStack() as stack:
+        workers = {
+            (role, size): stack.enter_context(
+                running(
+                    role,
+                    *(*POOL, "--tensor-parallel-size", str(size)),
+                    *(("--checksums",) if role == "prefill" else ()),
+                    trace_directory=traces,
+                    model=model,
+                )
+            )
+            for role in ("prefill", "decode")
+            for size in (1, 2)
+        }
+        yield {which: worker.wait_ready() for which, worker in workers.items()}
 
 
 @pytest.mark.slow
-async def test_two_ranks_on_both_sides_give_the_tokens_of_one_process(
+async def test_any_numbers_of_ranks_on_both_sides_give_the_tokens_of_one_process(
     tiny_model: str, tmp_path: Path
 ) -> None:
-    with worker_pair(tiny_model, tmp_path, (*RANKS, "--checksums")) as workers:
-        async with split_client(*workers) as client:
-            answers = [(await client.generate(prompt, **GREEDY))[0] for prompt in PROMPTS]
-            forked = await client.generate(PROMPTS[3], choices=(0, 1, 2), **GREEDY)
-        ranks = [os.pidfd_open(pid) for worker in workers for pid in rank_pids(worker.pid)]
-        for worker in workers:
+    expected = Reference(tiny_model).complete([(prompt, GREEDY) for prompt in PROMPTS])
+    answers = [list(completion.token_ids) for (completion,) in expected]
+    with workers_of_all_sizes(tiny_model, tmp_path) as workers:
+        for sizes in ((2, 2), (1, 2), (2, 1)):
+            prefill, decode = workers["prefill", sizes[0]], workers["decode", sizes[1]]
+            # No pair shares what it has with another.
+            common = {**GREEDY, "salt": bytes(sizes)}
+            async with split_client(prefill, decode) as client:
+                moved = [bytes_moved(decode)]
+                assert [(await client.generate(each, **common))[0] for each in PROMPTS] == answers
+                moved.append(bytes_moved(decode))
+                forked = await client.generate(PROMPTS[3], choices=(0, 1, 2), **common)
+                assert forked == dict.fromkeys(range(3), answers[3])
+                moved.append(bytes_moved(decode))
+                assert await client.generate(PROMPTS[1], **common) == {0: answers[1]}
+                moved.append(bytes_moved(decode))
+            # Of a prompt that is known but for its end only that moves, of whole blocks nothing.
+            blocks = [(late - early) // BLOCK_BYTES for early, late in pairwise(moved)]
+            assert blocks == [NUM_BLOCKS, 1, 0], sizes
+        unlike = [workers["prefill", 1]], [workers["decode", 2]]
+        with gateway_for(*unlike, tmp_path, "--model", tiny_model) as address:
+            async with BatonClient(address) as baton:
+                answer = await baton.generate(PROMPTS[4], **GREEDY)
+        assert list(answer.choices[0].token_ids) == answers[4]
+        ranks = [os.pidfd_open(pid) for each in workers.values() for pid in rank_pids(each.pid)]
+        for worker in workers.values():
             worker.terminate()
-        assert [await asyncio.to_thread(worker.wait_exit) for worker in workers] == [0, 0]
+        ends = [await asyncio.to_thread(worker.wait_exit) for worker in workers.values()]
+        assert ends == [0, 0, 0, 0]
         for rank in ranks:
             await until_gone(rank)
-    expected = Reference(tiny_model).complete([(prompt, GREEDY) for prompt in PROMPTS])
-    assert answers == [list(completion.token_ids) for (completion,) in expected]
-    assert forked == dict.fromkeys(range(3), answers[3])
     assert len(ranks) == 2
-
-
-@pytest.mark.slow
-async def test_workers_of_other_numbers_of_ranks_are_refused_with_both(
-    tiny_model: str, tmp_path: Path
-) -> None:
-    with worker_pair(tiny_model, tmp_path, ()) as workers:
-        async with split_client(*workers) as client:
-            finished = await (await client.begin(PROMPTS[2], **GREEDY)).outcome()
-    assert finished.failure.reason == "LAYOUT_MISMATCH"
-    assert "decode has '2: heads 0..0, heads 1..1'" in finished.failure.message
-    assert "prefill has '1: heads 0..1'" in finished.failure.message
 
 
 async def test_a_model_that_cannot_be_divided_ends_a_worker_at_its_start(
@@ -132,6 +162,10 @@ async def test_answers_outlive_a_rank_of_either_worker_which_comes_back(
     expected = [list(completion.token_ids) for (completion,) in completions]
     assert [first + last for first, last in zip(begun, rest, strict=True)] == expected
     assert again == expected
+
+
+def bytes_moved(decode: WorkerProcess) -> float:
+    return read_counter(decode, "baton_kv_transfer_bytes_total", transport="nixl")
 
 
 async def _tokens(stream: AsyncIterator[Any], at_least: int | None = None) -> list[int]:

@@ -20,9 +20,11 @@ CASE = Case(
 )
 
 
+# Bytes of KV of a block of 16 tokens: layers, K and V, heads, their size, float32.
+BLOCK_BYTES = 16 * 2 * 2 * 2 * 16 * 4
 # Tokens of a pool, and what a worker must be told to have it.
 POOL_TOKENS = 65_536
-POOL = ("--kv-memory-bytes", str(2 * 2 * 2 * 16 * 4 * POOL_TOKENS))
+POOL = ("--kv-memory-bytes", str(BLOCK_BYTES * POOL_TOKENS // 16))
 
 
 def write_tiny_model(folder: Path, *, seed: int = 0, end: str = END) -> str:

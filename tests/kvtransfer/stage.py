@@ -17,7 +17,7 @@ from chassis.server import ServerSettings, server_options
 from kvtransfer.consumer import Consumer
 from kvtransfer.errors import TRANSFER_ERRORS
 from kvtransfer.handoff import Chunk, Completion, FirstSample
-from kvtransfer.layout import HeadRange, KvLayout
+from kvtransfer.layout import KvLayout
 from kvtransfer.lease import LeaseEnd
 from kvtransfer.producer import HandoffTimeouts, Producer
 from kvtransfer.pull import DEFAULT_TIMEOUTS, Pull, PullTimeouts
@@ -33,7 +33,6 @@ LAYOUT = KvLayout(
     num_kv_heads=2,
     head_dim=8,
     block_size=BLOCK_SIZE,
-    ranks=(HeadRange(0, 2),),
     memory="host",
 )
 DEFAULT_HANDOFF = HandoffTimeouts(linger=0.2)

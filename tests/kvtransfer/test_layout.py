@@ -35,8 +35,7 @@ OTHER_VALUES: dict[str, Any] = {
     "num_kv_heads": 4,
     "head_dim": 16,
     "block_size": 32,
-    "ranks": (HeadRange(0, 1), HeadRange(1, 1)),
-    "protocol_version": 2,
+    "protocol_version": 1,
     "memory": "device",
     "pool_order": "layer,block,head,kv,token,dim",
 }
@@ -67,15 +66,35 @@ def test_any_difference_changes_the_digest_and_is_named_with_both_values(name: s
 
 
 def test_another_protocol_version_is_named_before_anything_else() -> None:
-    other = replace(LAYOUT, protocol_version=2, num_layers=9)
+    other = replace(LAYOUT, protocol_version=1, num_layers=9)
     with pytest.raises(LayoutMismatch, match="protocol_version"):
         check_same_layout(decode=LAYOUT, prefill=other)
 
 
-def test_ranks_with_other_heads_are_named_by_their_heads() -> None:
-    other = replace(LAYOUT, ranks=(HeadRange(0, 1), HeadRange(1, 1)))
-    with pytest.raises(LayoutMismatch, match=r"heads 0\.\.1.*heads 1\.\.1"):
-        check_same_layout(decode=LAYOUT, prefill=other)
+def test_a_layout_survives_the_wire() -> None:
+    assert KvLayout.from_pb(LAYOUT.to_pb()) == LAYOUT
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 4, 8])
+def test_ranks_hold_every_head_once_and_in_order(num_ranks: int) -> None:
+    layout = replace(LAYOUT, num_kv_heads=8)
+    ranks = layout.divide(num_ranks)
+    assert len(ranks) == num_ranks
+    assert layout.is_divided_by(ranks)
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        (),
+        (HeadRange(0, 1),),
+        (HeadRange(1, 1), HeadRange(0, 1)),
+        (HeadRange(0, 2), HeadRange(1, 1)),
+    ],
+    ids=["none", "too few", "out of order", "one twice"],
+)
+def test_other_ranks_are_none_of_a_layout(ranks: tuple[HeadRange, ...]) -> None:
+    assert not LAYOUT.is_divided_by(ranks)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

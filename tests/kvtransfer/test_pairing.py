@@ -45,6 +45,17 @@ async def failure_of(pull: Pull) -> PullFailed:
     return caught.value
 
 
+async def test_another_dtype_is_refused_at_pairing_with_both_named(local_stage: Stage) -> None:
+    # Of as many bytes: nothing else would notice.
+    local_stage.layout = replace(LAYOUT, dtype="bfloat16", head_dim=2 * LAYOUT.head_dim)
+    consumer = local_stage.new_consumer()
+    with pytest.raises(FailedPrecondition) as caught:
+        await consumer.pair(local_stage.address, local_stage.prefill_boot_id)
+    assert caught.value.reason == "LAYOUT_MISMATCH"
+    assert "dtype: decode has 'bfloat16', prefill has 'float32'" in caught.value.message
+    await consumer.close()
+
+
 async def test_another_layout_is_refused_at_pairing_with_field_and_both_values(
     local_stage: Stage,
 ) -> None:

@@ -71,7 +71,7 @@ Global___KvLayout: typing_extensions.TypeAlias = KvLayout
 
 @typing.final
 class KvRank(google.protobuf.message.Message):
-    """A rank's share of the pool."""
+    """A rank's share of the pool. The ranks of a worker hold every KV head, once and in order."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

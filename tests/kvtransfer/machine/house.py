@@ -14,7 +14,7 @@ from decode_svc.config import DecodeSettings
 from decode_svc.worker import DecodeWorker
 from engine.block_manager import BlockManager
 from kvtransfer.errors import DuplicateAttempt
-from kvtransfer.layout import HeadRange, KvLayout
+from kvtransfer.layout import KvLayout
 from kvtransfer.transport.local import LocalFabric
 from prefill_svc.config import PrefillSettings
 from prefill_svc.scheduler import PrefillScheduler
@@ -43,7 +43,6 @@ LAYOUT = KvLayout(
     num_kv_heads=1,
     head_dim=1,
     block_size=BLOCK_SIZE,
-    ranks=(HeadRange(0, 1),),
     memory="host",
 )
 LIMITS = Limits(VOCAB_SIZE, max_context_tokens=64, block_size=BLOCK_SIZE)
