@@ -3,6 +3,7 @@
 import torch
 
 from engine.attention.base import AttentionBackend
+from engine.attention.cascade import Cascade
 from engine.batch import ForwardBatch
 from engine.kernels.cuda.decode_plan import DecodePlan, plan_decode
 from engine.kernels.cuda.decode_shape import decode_shape
@@ -33,11 +34,18 @@ class TritonAttention(AttentionBackend):
             self._tiles: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def plan_captured(
-        self, batch: ForwardBatch, tables: torch.Tensor, table_stride: torch.Tensor
+        self,
+        batch: ForwardBatch,
+        tables: torch.Tensor,
+        table_stride: torch.Tensor,
+        cascade: Cascade | None = None,
     ) -> None:
         """Plans a step that only decodes, for capture in a graph: lengths and tables may change
-        between replays, and so may ``table_stride`` (1,), the entries of ``tables`` a sequence."""
+        between replays, and so may ``table_stride`` (1,), the entries of ``tables`` a sequence.
+
+        With ``cascade`` layers without a window attend together to what sequences share."""
         self._batch = batch
+        self._cascade = cascade
         self._tables = tables
         self._table_stride = table_stride
         self._shape = decode_shape(
@@ -57,15 +65,10 @@ class TritonAttention(AttentionBackend):
         if window not in self._decode_plans:
             self._decode_plans[window] = self._plan_decode(window)
         plan = self._decode_plans[window]
-        return paged_decode(
-            query,
-            pool,
-            self._tables,
-            self._table_stride,
-            plan,
-            self._workspace(query, plan),
-            self._shape,
-        )
+        places = (pool, self._tables, self._table_stride)
+        cascade = self._cascade if window is None else None
+        prefix = None if cascade is None else cascade.attend(query, *places)
+        return paged_decode(query, *places, plan, self._workspace(query, plan), self._shape, prefix)
 
     def _prefill(self, pool: torch.Tensor, query: torch.Tensor, window: int | None) -> torch.Tensor:
         batch = self._batch
@@ -85,7 +88,9 @@ class TritonAttention(AttentionBackend):
         seq_lens = self._batch.seq_lens
         target = -(-self._shape.pieces * self._num_processors // self._num_kv_heads)
         plan = DecodePlan.allocate(seq_lens.shape[0], target, seq_lens.device)
-        plan_decode(seq_lens, plan, window)
+        cascade = self._cascade if window is None else None
+        starts = None if cascade is None else cascade.starts(seq_lens.shape[0])
+        plan_decode(seq_lens, plan, window, starts)
         return plan
 
     def _workspace(self, query: torch.Tensor, plan: DecodePlan) -> DecodeWorkspace:

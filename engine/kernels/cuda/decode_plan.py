@@ -32,6 +32,7 @@ class DecodePlan:
 @triton.jit
 def plan_decode_kernel(
     seq_lens,
+    starts,
     pieces,
     num_sequences,
     num_places,
@@ -39,6 +40,7 @@ def plan_decode_kernel(
     window,
     UNIT: tl.constexpr,
     BLOCK: tl.constexpr,
+    SHARED: tl.constexpr,
     PDL: tl.constexpr,
 ):
     sequence = tl.arange(0, BLOCK)
@@ -48,6 +50,8 @@ def plan_decode_kernel(
         gdc_launch_dependents()
     length = tl.load(seq_lens + sequence, mask=exists, other=0).to(tl.int32)
     seen = tl.minimum(length, window)
+    if SHARED:
+        seen = tl.minimum(seen, length - tl.load(starts + sequence, mask=exists, other=0))
     units = (seen + UNIT - 1) // UNIT
     longest = tl.maximum((tl.sum(units) + target - 1) // target, 1)
     number = (units + longest - 1) // longest
@@ -70,14 +74,21 @@ def plan_decode_kernel(
         tl.store(row + 4, number, mask=has)
 
 
-def plan_decode(seq_lens: torch.Tensor, plan: DecodePlan, window: int | None) -> None:
+def plan_decode(
+    seq_lens: torch.Tensor,
+    plan: DecodePlan,
+    window: int | None,
+    starts: torch.Tensor | None = None,
+) -> None:
     """Fills ``plan``, at least one piece a sequence.
 
-    ``seq_lens``: (S,) integers above 0. With ``window`` only so many tokens at the end count.
+    ``seq_lens``: (S,) integers above 0. With ``window`` only so many tokens at the end count, with
+    ``starts``, (S,) integers below the lengths, only those from there on.
     """
     num_sequences = seq_lens.shape[0]
     plan_decode_kernel[(1,)](
         seq_lens,
+        seq_lens if starts is None else starts,
         plan.pieces,
         num_sequences,
         plan.pieces.shape[0],
@@ -85,15 +96,23 @@ def plan_decode(seq_lens: torch.Tensor, plan: DecodePlan, window: int | None) ->
         (1 << 31) - 1 if window is None else window,
         UNIT=PIECE_UNIT,
         BLOCK=next_power_of_two(num_sequences),
+        SHARED=starts is not None,
         num_warps=4,
         **pdl_options(),
     )
 
 
-def plan_decode_torch(seq_lens: torch.Tensor, plan: DecodePlan, window: int | None) -> None:
+def plan_decode_torch(
+    seq_lens: torch.Tensor,
+    plan: DecodePlan,
+    window: int | None,
+    starts: torch.Tensor | None = None,
+) -> None:
     """The twin of ``plan_decode``."""
     lens = seq_lens.tolist()
+    skipped = [0] * len(lens) if starts is None else starts.tolist()
     seen = [length if window is None else min(length, window) for length in lens]
+    seen = [min(seen[i], lens[i] - skipped[i]) for i in range(len(lens))]
     units = [-(-length // PIECE_UNIT) for length in seen]
     longest = max(-(-sum(units) // plan.target), 1)
     rows: list[tuple[int, int, int, int, int]] = []

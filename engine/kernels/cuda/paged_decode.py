@@ -14,6 +14,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from engine.kernels.cuda.decode_plan import DecodePlan
 from engine.kernels.cuda.decode_shape import DecodeShape
 from engine.kernels.cuda.launch import next_power_of_two, pdl_options
+from engine.kernels.cuda.paged_prefix import PrefixResults
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,9 @@ def paged_decode_kernel(
     values,
     weights,
     counters,
+    slots,
+    prefix_values,
+    prefix_weights,
     scale,
     query_stride,
     block_stride,
@@ -72,6 +76,7 @@ def paged_decode_kernel(
     STAGES: tl.constexpr,
     MERGE: tl.constexpr,
     MERGE_WIDTH: tl.constexpr,
+    SHARED: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -102,6 +107,24 @@ def paged_decode_kernel(
     highest = tl.full((ROWS,), -float("inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     value = tl.zeros((ROWS, DIM_BLOCK), tl.float32)
+    if SHARED:
+        # The first piece goes on from what was attended to together with others.
+        first_slot = tl.load(slots + sequence * 2)
+        num_slots = tl.where(piece == first_piece, tl.load(slots + sequence * 2 + 1), 0)
+        for slot in range(first_slot, first_slot + num_slots):
+            theirs = (slot * (NUM_KV_HEADS * GROUP) + head).to(tl.int64)
+            source = prefix_weights + theirs * 2
+            their_highest = tl.load(source, mask=row < GROUP, other=0.0)
+            their_total = tl.load(source + 1, mask=row < GROUP, other=0.0)
+            their_value = tl.load(
+                prefix_values + theirs[:, None] * HEAD_DIM + place[None, :], mask=inside, other=0.0
+            )
+            best = tl.maximum(highest, their_highest)
+            shrink = tl.exp2(highest - best)
+            factor = tl.exp2(their_highest - best)
+            total = total * shrink + their_total * factor
+            value = value * shrink[:, None] + their_value * factor[:, None]
+            highest = best
     table = tables + sequence.to(tl.int64) * stride
     keys = pool + kv_head * head_stride + place[None, :]
     for first in tl.range(begin, end, TILE, num_stages=STAGES):
@@ -182,12 +205,13 @@ def paged_decode(
     plan: DecodePlan,
     workspace: DecodeWorkspace,
     shape: DecodeShape,
+    prefix: PrefixResults | None = None,
 ) -> torch.Tensor:
     """Attends with ``query`` (S, heads, head_dim), whose rows may lie apart; contiguous result.
 
     ``pool``: one layer, (block, kv head, 2, token, head_dim). ``tables``: int32, the block table
     of sequence s from place ``s * table_stride[0]`` on. ``plan``: made for the sequences' lengths,
-    the new token counted.
+    the new token counted. ``prefix``: what ``paged_prefix`` left of the tokens before the plan's.
     """
     _, num_heads, head_dim = query.shape
     _, num_kv_heads, _, block_size, _ = pool.shape
@@ -204,6 +228,9 @@ def paged_decode(
         workspace.values,
         workspace.weights,
         workspace.counters,
+        workspace.counters if prefix is None else prefix.slots,
+        workspace.values if prefix is None else prefix.values,
+        workspace.weights if prefix is None else prefix.weights,
         head_dim**-0.5 * 1.4426950408889634,
         query.stride(0),
         pool.stride(0),
@@ -219,6 +246,7 @@ def paged_decode(
         STAGES=shape.num_stages,
         MERGE=shape.merged,
         MERGE_WIDTH=next_power_of_two(group * head_dim),
+        SHARED=prefix is not None,
         PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
         num_warps=shape.num_warps,
         **pdl_options(),

@@ -93,6 +93,18 @@ def test_plan_equals_its_twin(target: int, window: int | None, device: torch.dev
     assert plan.pieces.cpu()[used].tolist() == expected.pieces[used].tolist()
 
 
+def test_a_plan_of_own_parts_equals_its_twin(device: torch.device) -> None:
+    seq_lens = torch.tensor([1, 640, 65, 1000], device=device)
+    starts = torch.tensor([0, 512, 64, 128], dtype=torch.int32, device=device)
+    plan, expected = (DecodePlan.allocate(4, 3, place) for place in (device, CPU))
+    plan_decode(seq_lens, plan, None, starts)
+    plan_decode_torch(seq_lens.cpu(), expected, None, starts.cpu())
+    used = expected.pieces[:, 0] >= 0
+    assert plan.pieces.cpu()[used].tolist() == expected.pieces[used].tolist()
+    begins = {row[0]: row[1] for row in reversed(expected.pieces[used].tolist())}
+    assert begins == dict(enumerate(starts.tolist()))
+
+
 def test_pieces_cover_each_sequence_once_at_every_length() -> None:
     for target in (1, 2, 5, 33):
         for length in range(1, 40 * PIECE_UNIT, 37):

@@ -1,0 +1,37 @@
+"""How attention to shared prefixes is laid out on a GPU."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixShape:
+    """``rows`` are query heads of a program, over a ``tile`` of tokens at a time."""
+
+    rows: int
+    tile: int
+    num_warps: int
+    num_stages: int
+
+
+# Whole tiles of every shape fit between the ends of prefixes.
+TILE_UNIT = 128
+# What shared memory holds: 227 KiB on data centre GPUs from Hopper on, 163 on Ampere, 99 on others.
+_LARGE = {(9, 0): PrefixShape(128, 128, 8, 2), (10, 0): PrefixShape(128, 128, 8, 2)}
+_SMALL = PrefixShape(64, 64, 4, 2)
+_WIDE = PrefixShape(64, 32, 4, 1)
+_LONG_ROW_BYTES = 512
+
+
+def prefix_shape(capability: tuple[int, int], row: torch.Tensor) -> PrefixShape:
+    """Not measured yet; ``row`` is one K vector, of any head."""
+    if row.shape[-1] * row.element_size() >= _LONG_ROW_BYTES:
+        return _WIDE
+    return _LARGE.get(capability, _SMALL)
+
+
+def prefix_unit(block_size: int) -> int:
+    """Tokens at whose multiples prefixes end: whole tiles and whole blocks."""
+    return math.lcm(TILE_UNIT, block_size)
