@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from engine.attention.triton_backend import TritonAttention
 from engine.batch import ForwardBatch
+from engine.gpu.cascade_inputs import CascadeInputs
 from engine.gpu.decode_inputs import DecodeInputs
 from engine.kernels.cuda.sample import sample
 from engine.kv_cache import KvCache
@@ -29,6 +31,26 @@ class _Captured:
     logits: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class ToldStep:
+    """A step as other ranks hear of it: its bucket, the words of DecodeInputs, and those of
+    CascadeInputs, None where nothing is shared."""
+
+    bucket: int
+    words: NDArray[np.int32]
+    shared: NDArray[np.int32] | None
+
+    def arrays(self) -> list[NDArray[Any]]:
+        """As ``from_arrays`` takes it."""
+        head = np.array([self.bucket, self.shared is not None], dtype=np.int32)
+        return [head, self.words, *(() if self.shared is None else (self.shared,))]
+
+    @classmethod
+    def from_arrays(cls, arrays: Sequence[NDArray[Any]]) -> "ToldStep":
+        (bucket, shares), words = arrays[:2]
+        return cls(int(bucket), words, arrays[2] if shares else None)
+
+
 class DecodeGraphs:
     """Replays a step of up to ``max_sequences`` sequences that bring one token each."""
 
@@ -40,15 +62,17 @@ class DecodeGraphs:
         *,
         max_sequences: int,
         max_model_len: int,
-        tell: Callable[[int, NDArray[np.int32]], None] | None = None,
+        pays: Callable[[int, int], bool] | None = None,
+        tell: Callable[[ToldStep], None] | None = None,
     ) -> None:
-        """``tell`` hears of each step before it is replayed: what ``replay_told`` of other ranks
-        takes."""
+        """``pays(members, tokens)``: whether sequences that share their first tokens should attend
+        to them together; None: none ever, and no such steps are captured. ``tell`` hears of each
+        step before it is replayed."""
         self._tell = tell
         self._model = model
         self._kv_cache = kv_cache
         self._attention = attention
-        self._captured: dict[int, _Captured] = {}
+        self._captured: dict[tuple[int, bool], _Captured] = {}
         self._buckets = [
             *(bucket for bucket in _BUCKETS if bucket < max_sequences),
             max_sequences,
@@ -59,6 +83,9 @@ class DecodeGraphs:
             block_size=kv_cache.block_size,
             device=kv_cache.tensor.device,
         )
+        self._shared: CascadeInputs | None = None
+        if pays is not None and max_sequences > 1:
+            self._shared = CascadeInputs(kv_cache, model.config.num_heads, max_sequences, pays)
 
     @property
     def max_sequences(self) -> int:
@@ -70,11 +97,11 @@ class DecodeGraphs:
         return self._inputs.drawn
 
     def capture(self) -> None:
-        """Compiles and captures every bucket, over the sink block; the largest first, so that the
+        """Compiles and captures every step, over the sink block; the largest first, so that the
         others find its memory."""
         pool = None
         default_library = torch.backends.cuda.preferred_blas_library()
-        for bucket in sorted(self._buckets, reverse=True):
+        for bucket, shares in sorted(self._kinds(), reverse=True):
             graph = torch.cuda.CUDAGraph()
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
@@ -83,46 +110,64 @@ class DecodeGraphs:
             with torch.cuda.stream(stream):
                 self._inputs.fill([], [], bucket)
                 batch = self._inputs.batch(bucket)
-                self._step(batch, bucket)
+                self._step(batch, bucket, shares)
             torch.cuda.current_stream().wait_stream(stream)
             # Other threads, as those that watch over collectives, may call the driver meanwhile.
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-                logits = self._step(batch, bucket)
+                logits = self._step(batch, bucket, shares)
             pool = graph.pool()
-            self._captured[bucket] = _Captured(graph, logits)
+            self._captured[bucket, shares] = _Captured(graph, logits)
         torch.backends.cuda.preferred_blas_library(default_library)
 
     def launch_all(self) -> None:
-        """Launches the step of every bucket by itself, on whatever device the model is."""
-        for bucket in self._buckets:
-            self._step(self._inputs.batch(bucket), bucket)
+        """Launches every step by itself, on whatever device the model is."""
+        for bucket, shares in self._kinds():
+            self._step(self._inputs.batch(bucket), bucket, shares)
+
+    def _kinds(self) -> list[tuple[int, bool]]:
+        """Every bucket, and whether its sequences share prefixes."""
+        kinds = [(bucket, False) for bucket in self._buckets]
+        if self._shared is not None:
+            kinds += [(bucket, True) for bucket in self._buckets if bucket > 1]
+        return kinds
 
     def replay(self, requests: Sequence[Request], sources: Sequence[int]) -> torch.Tensor:
         """Computes the step and draws into ``drawn``; see DecodeInputs.fill for ``sources``.
 
         Returns the logits (requests, vocabulary), valid until the next replay.
         """
-        bucket = next(bucket for bucket in self._buckets if bucket >= len(requests))
+        bucket = self._bucket(len(requests))
         words = self._inputs.fill(requests, sources, bucket)
+        shared = None if self._shared is None else self._shared.fill(requests)
+        step = ToldStep(bucket, words, shared)
         if self._tell is not None:
-            self._tell(bucket, words)
-        captured = self._captured[bucket]
+            self._tell(step)
+        self._shares = shared is not None
+        captured = self._captured[bucket, self._shares]
         captured.graph.replay()
         return captured.logits[: len(requests)]
 
-    def replay_told(self, bucket: int, words: NDArray[np.int32]) -> None:
+    def replay_told(self, step: ToldStep) -> None:
         """Computes what rank 0 does."""
-        self._inputs.load(words)
-        self._captured[bucket].graph.replay()
+        self._inputs.load(step.words)
+        if step.shared is not None:
+            assert self._shared is not None
+            self._shared.load(step.shared)
+        self._captured[step.bucket, step.shared is not None].graph.replay()
 
     def repeat(self, num_sequences: int) -> None:
         """Replays the last step of this size as it stands: for measuring the device alone."""
-        bucket = next(bucket for bucket in self._buckets if bucket >= num_sequences)
-        self._captured[bucket].graph.replay()
+        self._captured[self._bucket(num_sequences), self._shares].graph.replay()
 
-    def _step(self, batch: ForwardBatch, bucket: int) -> torch.Tensor:
+    def _bucket(self, num_sequences: int) -> int:
+        return next(bucket for bucket in self._buckets if bucket >= num_sequences)
+
+    def _step(self, batch: ForwardBatch, bucket: int, shares: bool) -> torch.Tensor:
         self._inputs.prepare(batch, bucket)
-        self._attention.plan_captured(batch, self._inputs.tables, self._inputs.table_stride)
+        cascade = self._shared.cascade if shares and self._shared is not None else None
+        self._attention.plan_captured(
+            batch, self._inputs.tables, self._inputs.table_stride, cascade
+        )
         hidden = self._model.forward(batch, self._kv_cache, self._attention)
         logits = self._model.compute_logits(hidden)
         sample(logits, self._inputs.sampling_rows(bucket), self.drawn[:bucket])

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from engine.batch import ForwardBatch
 from engine.gpu.request_rows import RequestRows
+from engine.gpu.staging import Staging
 from engine.kernels.cuda.prepare_decode import prepare_decode
 from engine.kernels.cuda.sample import SamplingRows
 from engine.request import Request
@@ -21,8 +22,7 @@ _HEADER = 16
 
 
 class DecodeInputs:
-    """One packed int32 buffer on the device and two on the host, so that the next step is written
-    while the last one's copy may still be under way.
+    """One packed int32 buffer on the device, and its Staging on the host.
 
     ``drawn``: (max sequences,) int32, the tokens that the last step drew, in its order.
     """
@@ -36,10 +36,7 @@ class DecodeInputs:
         self._tables_start = _HEADER + len(_ARRAYS) * max_sequences
         size = self._tables_start + max_sequences * max_blocks
         self._packed = torch.zeros(size, dtype=torch.int32, device=device)
-        if device.type == "cuda":
-            self._staged = [torch.zeros(size, dtype=torch.int32).pin_memory() for _ in range(2)]
-            self._copied = [torch.cuda.Event() for _ in range(2)]
-        self._turn = 0
+        self._staging = None if device.type == "meta" else Staging(self._packed)
         self._prepared = torch.zeros(4, max_sequences, dtype=torch.int32, device=device)
         self.drawn = torch.zeros(max_sequences, dtype=torch.int32, device=device)
 
@@ -51,7 +48,8 @@ class DecodeInputs:
         Request i's token is ``drawn[sources[i]]``, or the one it knows where that is -1. Returns
         what was sent, valid until the next call but one.
         """
-        host = self._next_staged()
+        assert self._staging is not None
+        host = self._staging.next()
         arrays = host[_HEADER : self._tables_start].reshape(len(_ARRAYS), self._max_sequences)
         count = len(requests)
         rows = self._rows.update(requests)
@@ -72,23 +70,14 @@ class DecodeInputs:
         tables = host[self._tables_start : end].reshape(bucket, width)
         np.take(self._rows.tables[:, :width], rows, axis=0, out=tables[:count])
         tables[count:] = 0
-        self._send(end)
+        self._staging.send(end)
         return host[:end]
 
     def load(self, words: NDArray[np.int32]) -> None:
         """Sends a step that another rank has filled."""
-        self._next_staged()[: len(words)] = words
-        self._send(len(words))
-
-    def _next_staged(self) -> NDArray[np.int32]:
-        self._turn = 1 - self._turn
-        self._copied[self._turn].synchronize()
-        staged: NDArray[np.int32] = self._staged[self._turn].numpy()
-        return staged
-
-    def _send(self, end: int) -> None:
-        self._packed[:end].copy_(self._staged[self._turn][:end], non_blocking=True)
-        self._copied[self._turn].record()
+        assert self._staging is not None
+        self._staging.next()[: len(words)] = words
+        self._staging.send(len(words))
 
     @property
     def tables(self) -> torch.Tensor:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from engine.attention.cascade_table import find_cascade
 from engine.attention.gpu_select import create_gpu_attention
 from engine.attention.triton_backend import TritonAttention
 from engine.batch import ForwardBatch, ModelRunnerOutput, SchedulerOutput
@@ -14,7 +15,7 @@ from engine.config import EngineConfig
 from engine.dummy_part import dummy_part
 from engine.errors import DeviceLost
 from engine.forward_batch import build_forward_batch
-from engine.gpu.decode_graphs import DecodeGraphs
+from engine.gpu.decode_graphs import DecodeGraphs, ToldStep
 from engine.gpu.landings import Landings
 from engine.gpu.memory import pool_bytes
 from engine.gpu.room import make_room, read_memory
@@ -173,11 +174,11 @@ class GpuModelRunner(ModelRunner):
     @torch.inference_mode()
     def follow(self, kind: int, arrays: Sequence[Array]) -> None:
         if kind == CAPTURE:
-            self._graphs = self._capture()
+            ((shares,),) = arrays
+            self._graphs = self._capture((lambda members, tokens: False) if shares else None)
         elif kind == REPLAY:
             assert self._graphs is not None
-            ((bucket,), words) = arrays
-            self._graphs.replay_told(int(bucket), words)
+            self._graphs.replay_told(ToldStep.from_arrays(arrays))
         elif kind == KEEP:
             ((number,),) = arrays
             self._share_drawn(int(number))
@@ -222,9 +223,10 @@ class GpuModelRunner(ModelRunner):
         seconds = super().warm_up()
         self._run_odd_shapes()
         if self._graphs is None and self._config.captures_decode:
+            row = find_cascade(self._rank_config, torch.cuda.get_device_name(self._device))
             if self._ranks is not None:
-                self._ranks.send(CAPTURE)
-            self._graphs = self._capture()
+                self._ranks.send(CAPTURE, [np.array([row is not None], dtype=np.int32)])
+            self._graphs = self._capture(None if row is None else row.pays)
         return seconds
 
     def _run_odd_shapes(self) -> None:
@@ -235,7 +237,7 @@ class GpuModelRunner(ModelRunner):
             self.run(output)
 
     @torch.inference_mode()
-    def _capture(self) -> DecodeGraphs:
+    def _capture(self, pays: Callable[[int, int], bool] | None) -> DecodeGraphs:
         attention = self._attention
         assert isinstance(attention, TritonAttention)
         graphs = DecodeGraphs(
@@ -244,14 +246,15 @@ class GpuModelRunner(ModelRunner):
             attention,
             max_sequences=self._config.max_num_seqs,
             max_model_len=self.max_model_len,
+            pays=pays,
             tell=None if self._ranks is None else self._tell,
         )
         graphs.capture()
         return graphs
 
-    def _tell(self, bucket: int, words: Array) -> None:
+    def _tell(self, step: ToldStep) -> None:
         assert self._ranks is not None
-        self._ranks.send(REPLAY, [np.array([bucket]), words])
+        self._ranks.send(REPLAY, step.arrays())
 
     def _replays(self, output: SchedulerOutput) -> bool:
         return (

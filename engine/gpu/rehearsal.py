@@ -60,6 +60,8 @@ class Rehearsal:
             self._attention,
             max_sequences=max_sequences,
             max_model_len=max_model_len,
+            # Whatever this machine's table says, when it is measured.
+            pays=lambda members, tokens: True,
         )
         graphs.launch_all()
 

@@ -7,16 +7,14 @@ here, because workers of a pair must multiply them alike (docs/adr/0008-float32-
 
 import json
 import logging
-import os
-import re
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 
 from engine.kernels.gemm_row import GemmRow, WeightKind
+from engine.kernels.tuned_files import baton_version, tuned_file, write_tuned
 
 KINDS: tuple[WeightKind, ...] = ("q4", "q8")
 
@@ -38,7 +36,7 @@ class Machine:
             cpu=_cpu_name(),
             capability=torch.backends.cpu.get_cpu_capability(),
             torch=torch.__version__,
-            baton=_baton_version(),
+            baton=baton_version(),
         )
 
 
@@ -63,19 +61,11 @@ class TunedTable:
 
     def write(self) -> Path:
         """Puts it where ``read_tuned`` finds it, at once or not at all; OSError where it cannot."""
-        path = tuned_path(self.machine)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}.part")
-        part.write_text(json.dumps(asdict(self), indent=2) + "\n")
-        return part.replace(path)
+        return write_tuned(tuned_path(self.machine), asdict(self))
 
 
 def tuned_path(machine: Machine) -> Path:
-    """In BATON_KERNEL_DIR, by default ``~/.cache/baton/kernels``; a home may serve many CPUs."""
-    # Without a home there is no such file, and no reason to fail either.
-    folder = os.path.expanduser(os.environ.get("BATON_KERNEL_DIR") or "~/.cache/baton/kernels")
-    slug = re.sub(r"[^a-z0-9]+", "-", f"{machine.cpu} {machine.capability}".lower()).strip("-")
-    return Path(folder) / f"gemm-{slug}.json"
+    return tuned_file("gemm", f"{machine.cpu} {machine.capability}")
 
 
 def read_tuned() -> TunedTable | None:
@@ -114,13 +104,6 @@ def _parse(stored: dict[str, Any]) -> TunedTable:
         threads=int(stored["threads"]),
         int4_up_to={kind: counts[kind] for kind in KINDS},
     )
-
-
-def _baton_version() -> str:
-    try:
-        return version("baton-serve")
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def _cpu_name() -> str:
