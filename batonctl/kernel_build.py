@@ -38,7 +38,7 @@ def run_build(model: str, architectures: str | None, *, as_json: bool) -> None:
         return
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise InputError("TRITON_INTERPRET=1 is set: nothing can be compiled")
-    config = _model_config(model)
+    config = model_config(model)
     from engine.kernels.cuda.compilation import cache_folder
 
     flashinfer = _build_flashinfer(config, has_gpu=architectures is None)
@@ -75,7 +75,8 @@ def _gpus(architectures: str) -> "list[Gpu]":
         raise InputError(f"--arch takes some of {known}, not {architectures!r}") from error
 
 
-def _model_config(model: str) -> "ModelConfig":
+def model_config(model: str) -> "ModelConfig":
+    """The shape of a model; CommandError for one that cannot be read."""
     from engine.errors import EngineError
     from engine.weights.checkpoint import open_checkpoint
 

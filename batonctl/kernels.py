@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from batonctl.engine_parts import require_engine
 from batonctl.errors import CommandError
+from batonctl.kernel_build import model_config
 from batonctl.progress import counting_progress
 
 if TYPE_CHECKING:
+    from engine.attention.cascade_table import CascadeRow
     from engine.choice import Choice
+    from engine.config import ModelConfig
     from engine.kernels.measure import Crossing
     from engine.kernels.tuned_table import TunedTable
 
@@ -47,11 +50,14 @@ def _choices(tuned: "TunedTable | None") -> "list[Choice]":
     table = GEMM_TABLE if tuned is None else (*tuned.rows(), *GEMM_TABLE)
     choices = [*attention_choices(), *gemm_choices(table)]
     if torch.cuda.is_available():
+        from engine.attention.cascade_table import cascade_rows
         from engine.gpu.choices import gpu_choices
 
-        has_flashinfer = find_spec("flashinfer") is not None
-        capability = torch.cuda.get_device_capability()
-        choices += gpu_choices(capability, has_flashinfer=has_flashinfer)
+        choices += gpu_choices(
+            torch.cuda.get_device_capability(),
+            has_flashinfer=find_spec("flashinfer") is not None,
+            cascades=cascade_rows(torch.cuda.get_device_name()),
+        )
     return choices
 
 
@@ -63,14 +69,17 @@ def _gpu() -> str:
     return f"; {torch.cuda.get_device_name()}, with device cuda"
 
 
-def run_tune(*, as_json: bool) -> None:
-    """Measures, writes the table and prints what it says."""
+def run_tune(model: str, *, as_json: bool) -> None:
+    """Measures, writes the tables and prints what they say; ``model`` is whose heads are measured
+    on a GPU, where there is one."""
     require_engine(_WHAT)
     import torch
 
+    from engine.attention.cascade_table import write_cascade
     from engine.kernels.tuned_table import Machine, TunedTable
     from worker.settings import EngineSettings
 
+    config = model_config(model) if torch.cuda.is_available() else None
     threads = EngineSettings().num_threads
     torch.set_num_threads(threads)
     crossings = _measure()
@@ -80,14 +89,17 @@ def run_tune(*, as_json: bool) -> None:
         threads=threads,
         int4_up_to={crossing.weights: crossing.int4_up_to for crossing in crossings},
     )
+    row = None if config is None else _measure_cascade(config)
     try:
         path = table.write()
+        row_path = None if row is None else write_cascade(row)
     except OSError as error:
         raise CommandError(
             f"cannot write the table: {error}", hint="BATON_KERNEL_DIR names another folder"
         ) from error
     if as_json:
         facts: dict[str, Any] = {"path": str(path), **asdict(table)}
+        facts["cascade"] = None if row is None else {"path": str(row_path), **asdict(row)}
         print(json.dumps({**facts, "measured": [asdict(crossing) for crossing in crossings]}))
         return
     for crossing in crossings:
@@ -99,7 +111,10 @@ def run_tune(*, as_json: bool) -> None:
             print(
                 f"  {count:4} tokens  int4 {seconds * 1e3:8.3f} ms  dequantize {other * 1e3:8.3f}"
             )
-    print(f"written to {path}")
+    if row is not None:
+        pairs = row.least_tokens or "no numbers"
+        print(f"decode attention together from {pairs} of sequences and shared tokens on")
+    print("written to", *filter(None, (path, row_path)))
 
 
 def _measure() -> "list[Crossing]":
@@ -111,3 +126,18 @@ def _measure() -> "list[Crossing]":
             measure_crossing(kind, shapes, advance=lambda: progress.advance(task))
             for kind, shapes in SHAPES.items()
         ]
+
+
+def _measure_cascade(config: "ModelConfig") -> "CascadeRow":
+    import torch
+
+    from engine.attention.cascade_table import CascadeHeads
+    from engine.gpu.cascade_measure import CascadePool, fit_row, measure_cascade
+
+    heads = CascadeHeads.of_model(config)
+    with torch.inference_mode(), counting_progress() as progress:
+        pool = CascadePool(heads)
+        task = progress.add_task("measuring the GPU", total=len(pool.points()))
+        times = list(measure_cascade(pool, lambda: progress.advance(task)))
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return fit_row(times, heads, torch.cuda.get_device_name(), f"measured here on {today}")

@@ -13,7 +13,7 @@ _PATTERNS: tuple[tuple[OpClass, str], ...] = (
     ("sampling", r"^sampling$|truncate_kernel|race_kernel|winner_kernel|aten::argmax"),
     (
         "attention",
-        r"^attention$|paged_decode|paged_prefill|plan_decode|PrefillWith|flashinfer|"
+        r"^attention$|paged_(decode|prefill|prefix)|plan_decode|PrefillWith|flashinfer|"
         r"scaled_dot_product|fmha|flash_fwd",
     ),
     (

@@ -21,15 +21,16 @@ def kernels(context: typer.Context, json: flags.Json = False) -> None:
 
 
 @app.command()
-def tune(json: flags.Json = False) -> None:
+def tune(model: flags.Model = "smollm2-135m", json: flags.Json = False) -> None:
     """Measure this machine's choices again; workers started later use them.
 
     It takes a minute or two with nothing else running. Measured is, up to how many tokens 4-bit and
-    8-bit weights are multiplied as they are, on a CPU. Every choice gives right answers.
+    8-bit weights are multiplied as they are, on a CPU; on a GPU also, from when on sequences with a
+    common start attend to it together, with the heads of a model. Every choice gives right answers.
     """
     from batonctl.kernels import run_tune
 
-    run_tune(as_json=json)
+    run_tune(model, as_json=json)
 
 
 @app.command()

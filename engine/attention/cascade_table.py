@@ -15,6 +15,9 @@ import torch
 from engine.config import ModelConfig
 from engine.kernels.tuned_files import baton_version, tuned_file, write_tuned
 
+# Tokens of a pair that says that it does not pay.
+NEVER = 1 << 30
+
 log = logging.getLogger(__name__)
 
 
@@ -57,31 +60,37 @@ def find_cascade(model: ModelConfig, gpu: str) -> CascadeRow | None:
     if model.sliding_window is not None and model.sliding_window_layers is None:
         return None
     heads = CascadeHeads.of_model(model)
-    shipped = (row for row in CASCADE_TABLE if (row.gpu, row.heads) == (gpu, heads))
-    return read_cascade(heads, gpu) or next(shipped, None)
+    row = next((row for row in cascade_rows(gpu) if row.heads == heads), None)
+    return row if row is not None and row.least_tokens else None
+
+
+def cascade_rows(gpu: str) -> list[CascadeRow]:
+    """Those of a GPU of this name, what was measured here first."""
+    folder = tuned_file("cascade", gpu).parent
+    measured = (_read(path) for path in sorted(folder.glob("cascade-*.json")))
+    rows = [row for row in measured if row is not None]
+    return [row for row in (*rows, *CASCADE_TABLE) if row.gpu == gpu]
 
 
 def write_cascade(row: CascadeRow) -> Path:
-    """Puts it where ``find_cascade`` finds it; OSError where it cannot."""
+    """Puts it where ``cascade_rows`` finds it; OSError where it cannot."""
+    shape = f"{row.heads.num_heads} {row.heads.num_kv_heads} {row.heads.head_dim}"
     facts = {**asdict(row), "torch": torch.__version__, "baton": baton_version()}
-    return write_tuned(_path(row.heads, row.gpu), facts)
+    return write_tuned(tuned_file("cascade", f"{row.gpu} {shape}"), facts)
 
 
-def read_cascade(heads: CascadeHeads, gpu: str) -> CascadeRow | None:
-    """What was measured here. None where nothing was, or the file is broken or of other versions,
-    which the log says."""
-    path = _path(heads, gpu)
+def _read(path: Path) -> CascadeRow | None:
+    """None where the file is broken or of other versions, which the log says."""
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         pairs = tuple((int(count), int(tokens)) for count, tokens in stored["least_tokens"])
-        row = CascadeRow(stored["gpu"], CascadeHeads(**stored["heads"]), pairs, str(stored["note"]))
+        heads = CascadeHeads(**stored["heads"])
+        row = CascadeRow(str(stored["gpu"]), heads, pairs, str(stored["note"]))
         versions = stored["torch"], stored["baton"]
-    except FileNotFoundError:
-        return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.warning("%s is ignored, it is broken: %s: %s", path, type(error).__name__, error)
         return None
-    if versions != (torch.__version__, baton_version()) or (row.gpu, row.heads) != (gpu, heads):
+    if versions != (torch.__version__, baton_version()):
         log.warning(
             "%s is ignored, it was measured with torch %s and Baton %s: `baton kernels tune` "
             "measures again",
@@ -90,8 +99,3 @@ def read_cascade(heads: CascadeHeads, gpu: str) -> CascadeRow | None:
         )
         return None
     return row
-
-
-def _path(heads: CascadeHeads, gpu: str) -> Path:
-    shape = f"{heads.num_heads} {heads.num_kv_heads} {heads.head_dim}"
-    return tuned_file("cascade", f"{gpu} {shape}")

@@ -1,7 +1,8 @@
 """What the tables say for an NVIDIA GPU."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from engine.attention.cascade_table import NEVER, CascadeRow
 from engine.attention.gpu_select import FLASHINFER_HEAD_DIMS, prefill_choice
 from engine.choice import Choice
 from engine.gpu.group import ONE_SHOT_BYTES, TWO_SHOT_BYTES
@@ -11,10 +12,14 @@ from engine.kernels.cuda.gemm_table import SMALL_GEMM_TABLE
 _STEP = "ms of a step of Llama 3.1 8B on an H200"
 
 
-def gpu_choices(capability: tuple[int, int], *, has_flashinfer: bool) -> Iterator[Choice]:
-    """Of a GPU of compute capability ``capability``, a rank of several included."""
+def gpu_choices(
+    capability: tuple[int, int], *, has_flashinfer: bool, cascades: Sequence[CascadeRow] = ()
+) -> Iterator[Choice]:
+    """Of a GPU of compute capability ``capability``, a rank of several included; ``cascades`` are
+    the rows for shared prefixes that hold for it."""
     architecture = ".".join(map(str, capability))
     yield from _attention_choices(capability, architecture, has_flashinfer)
+    yield from _cascade_choices(architecture, cascades)
     yield from _gemm_choices(capability, architecture)
     sums = (
         (f"to {ONE_SHOT_BYTES >> 10} KiB", "one shot", "8 KiB: 6.8 us, by NCCL 9.9"),
@@ -57,6 +62,24 @@ def _attention_choices(
             f"{_STEP}: {shape.note}",
         )
         first = shape.max_pairs + 1
+
+
+def _cascade_choices(architecture: str, cascades: Sequence[CascadeRow]) -> Iterator[Choice]:
+    for row in cascades:
+        heads = row.heads
+        subject = f"shared prefixes, {heads.num_heads}/{heads.num_kv_heads} x {heads.head_dim}"
+        for members, tokens in row.least_tokens:
+            batch = f"from {members} sequences that share {tokens} tokens"
+            if tokens >= NEVER:
+                batch = f"from {members} sequences: never"
+            yield Choice(
+                "attention", "decode", architecture, subject, "bfloat16", batch, "triton, together",
+                row.note,
+            )  # fmt: skip
+    note = "`baton kernels tune` measures from when on sequences should attend together"
+    yield Choice(
+        "attention", "decode", "*", "other shared prefixes", "any", "any", "as if not", note
+    )
 
 
 def _gemm_choices(capability: tuple[int, int], architecture: str) -> Iterator[Choice]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.attention import cascade_table
 from engine.attention.cascade_table import (
     CASCADE_TABLE,
     CascadeHeads,
@@ -52,7 +53,16 @@ def test_a_model_all_of_whose_layers_have_windows_shares_nothing() -> None:
     assert find_cascade(some, "NVIDIA X") == ROW
 
 
-@pytest.mark.parametrize("change", [{"torch": "0"}, {"least_tokens": "none"}, {"gpu": None}])
+def test_a_measurement_that_found_no_gain_stands_before_what_ships(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cascade_table, "CASCADE_TABLE", (ROW,))
+    assert find_cascade(MODEL, "NVIDIA X") == ROW
+    write_cascade(replace(ROW, least_tokens=()))
+    assert find_cascade(MODEL, "NVIDIA X") is None
+
+
+@pytest.mark.parametrize("change", [{"torch": "0"}, {"least_tokens": "none"}, {"heads": {}}])
 def test_a_file_that_is_broken_or_of_other_versions_is_ignored(
     change: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,20 +8,22 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class PrefixShape:
-    """``rows`` are query heads of a program, over a ``tile`` of tokens at a time."""
+    """``rows`` are query heads of a program, over a ``tile`` of tokens at a time; ``programs`` of
+    them run at the same time on a multiprocessor."""
 
     rows: int
     tile: int
     num_warps: int
     num_stages: int
+    programs: int
 
 
 # Whole tiles of every shape fit between the ends of prefixes.
 TILE_UNIT = 128
 # What shared memory holds: 227 KiB on data centre GPUs from Hopper on, 163 on Ampere, 99 on others.
-_LARGE = {(9, 0): PrefixShape(128, 128, 8, 2), (10, 0): PrefixShape(128, 128, 8, 2)}
-_SMALL = PrefixShape(64, 64, 4, 2)
-_WIDE = PrefixShape(64, 32, 4, 1)
+_LARGE = {(9, 0): PrefixShape(128, 128, 8, 2, 1), (10, 0): PrefixShape(128, 128, 8, 2, 1)}
+_SMALL = PrefixShape(64, 64, 4, 2, 1)
+_WIDE = PrefixShape(64, 32, 4, 1, 1)
 _LONG_ROW_BYTES = 512
 
 

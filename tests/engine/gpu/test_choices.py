@@ -1,5 +1,6 @@
 """What is said of the tables, against the tables."""
 
+from engine.attention.cascade_table import NEVER, CascadeHeads, CascadeRow
 from engine.gpu.choices import gpu_choices
 from engine.kernels.cuda.decode_shape import DECODE_TABLE
 
@@ -20,10 +21,24 @@ def test_without_flashinfer_our_kernel_takes_all_prompts() -> None:
 
 
 def test_every_layout_of_decode_attention_is_listed_from_where_the_last_one_ends() -> None:
-    choices = [c for c in gpu_choices((9, 0), has_flashinfer=False) if c.phase == "decode"]
+    choices = [c for c in gpu_choices((9, 0), has_flashinfer=False) if "pairs" in c.batch]
     assert len(choices) == len(DECODE_TABLE)
     assert choices[0].batch.startswith("from 1 pairs")
     assert choices[1].batch.startswith(f"from {DECODE_TABLE[0].max_pairs + 1} pairs")
+
+
+def test_shared_prefixes_are_listed_as_they_were_measured_and_flat_without() -> None:
+    def backends(*rows: CascadeRow) -> list[tuple[str, str]]:
+        choices = gpu_choices((9, 0), has_flashinfer=False, cascades=rows)
+        return [(each.batch, each.backend) for each in choices if "prefixes" in each.subject]
+
+    row = CascadeRow("NVIDIA X", CascadeHeads(32, 8, 128), ((8, 4096), (64, NEVER)), "measured")
+    assert backends() == [("any", "as if not")]
+    assert backends(row) == [
+        ("from 8 sequences that share 4096 tokens", "triton, together"),
+        ("from 64 sequences: never", "triton, together"),
+        ("any", "as if not"),
+    ]
 
 
 def test_gemms_that_were_measured_on_another_gpu_are_not_listed() -> None:

@@ -31,10 +31,10 @@ from tests.engine.kernels.cuda.test_cascade import (
 from tests.engine.models.tiny_checkpoint import random_prompt
 
 pytestmark = pytest.mark.gpu
-# Of bfloat16 against float32.
-TOLERANCE = 4e-2
+# Of a sequence's norm: bfloat16 against sums in float32.
+TOLERANCE = 2e-2
 # None: what the table says for this GPU.
-SHAPES = (None, PrefixShape(64, 64, 4, 3), PrefixShape(128, 64, 8, 3), PrefixShape(128, 128, 8, 2))
+SHAPES = (None, PrefixShape(64, 64, 4, 3, 2), PrefixShape(128, 64, 8, 3, 1))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -54,10 +54,10 @@ def test_shared_prefixes_of_llama_equal_float32(shape: PrefixShape | None, head_
     tables = batch.block_tables.int().flatten()
     stride = torch.tensor([batch.block_tables.shape[1]], dtype=torch.int32, device=device)
     attention.plan_captured(batch, tables, stride, planned(pool, requests, 32, shape))
-    expected = reference_output(pool, batch, query, None)
+    expected = reference_output(pool, batch, query, None).float().flatten(1)
     for _ in range(2):
-        actual = attention.run(1, query).cpu()
-        torch.testing.assert_close(actual, expected, atol=TOLERANCE, rtol=TOLERANCE)
+        difference = attention.run(1, query).cpu().float().flatten(1) - expected
+        assert (difference.norm(dim=1) / expected.norm(dim=1)).max() < TOLERANCE
 
 
 def outputs(engine: LLMEngine) -> list[list[tuple[int, ...]]]:

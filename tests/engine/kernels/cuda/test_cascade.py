@@ -28,7 +28,7 @@ from tests.engine.kernels.cuda.test_attention_kernels import (
 
 BLOCK = 16
 NUM_BLOCKS = 800
-SMALL = PrefixShape(16, 32, 4, 1)
+SMALL = PrefixShape(16, 32, 4, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
