@@ -34,11 +34,12 @@ class CascadeLimits:
     def of_batch(
         cls, num_sequences: int, *, tile_members: int, programs: int, unit: int
     ) -> "CascadeLimits":
-        """Room for what ``plan_cascade`` makes of nearly every batch of so many sequences."""
-        most_pieces = _MOST_ROUNDS * programs
-        items = num_sequences + most_pieces
-        slots = 2 * num_sequences + most_pieces * min(tile_members, num_sequences)
-        return cls(tile_members, programs, unit, items, 2 * num_sequences, slots)
+        """Room for what ``plan_cascade`` makes of so many sequences, in two prefixes each on an
+        average."""
+        members, most_pieces = 2 * num_sequences, _MOST_ROUNDS * programs
+        # A prefix has as many pieces as its share of the most, and one that is not whole.
+        slots = members + most_pieces * min(tile_members, num_sequences)
+        return cls(tile_members, programs, unit, members + most_pieces, members, slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +57,19 @@ class CascadePlan:
 def plan_cascade(
     prefixes: Sequence[SharedPrefix], num_sequences: int, limits: CascadeLimits
 ) -> CascadePlan:
-    """``prefixes`` as PrefixGroups gives them. What has no room within the limits is left to the
-    sequences' own parts, the innermost first."""
-    kept = list(prefixes)
-    while True:
-        plan = _plan(kept, num_sequences, _piece_units(kept, limits), limits)
-        if (
-            len(plan.items) <= limits.items
-            and len(plan.members) <= limits.members
-            and int(plan.slots[:, 1].sum()) <= limits.slots
-        ):
-            return plan
-        # Inner ones begin later.
-        kept.remove(max(kept, key=lambda prefix: (prefix.begin, prefix.begin - prefix.end)))
+    """``prefixes`` as PrefixGroups gives them. Where there are too many within each other, the
+    innermost are left to the sequences' own parts."""
+    kept: list[SharedPrefix] = []
+    room = limits.members
+    for prefix in sorted(prefixes, key=lambda each: each.begin):
+        room -= len(prefix.members)
+        if room < 0:
+            break
+        kept.append(prefix)
+    plan = _plan(kept, num_sequences, _piece_units(kept, limits), limits)
+    assert len(plan.items) <= limits.items, (len(plan.items), limits)
+    assert int(plan.slots[:, 1].sum()) <= limits.slots, (plan.slots[:, 1].sum(), limits)
+    return plan
 
 
 def _piece_units(prefixes: Sequence[SharedPrefix], limits: CascadeLimits) -> int:

@@ -38,12 +38,10 @@ def test_a_batch_without_prefixes_has_no_items() -> None:
     assert plan.slots.tolist() == [[0, 0]] * 3
 
 
-def test_what_has_no_room_is_left_to_the_sequences_the_innermost_first() -> None:
-    outer = SharedPrefix((0, 1, 2, 3), 0, 4 * UNIT)
-    inner = [SharedPrefix((0, 1), 4 * UNIT, 9 * UNIT), SharedPrefix((2, 3), 4 * UNIT, 6 * UNIT)]
-    narrow = CascadeLimits(tile_members=32, programs=1, unit=UNIT, items=1, members=4, slots=4)
-    plan = plan_cascade([outer, *inner], 4, narrow)
-    assert plan.starts.tolist() == [4 * UNIT] * 4
+def test_where_too_many_nest_the_innermost_are_left_to_the_sequences() -> None:
+    everyone = [SharedPrefix((0, 1, 2), level * UNIT, (level + 1) * UNIT) for level in range(5)]
+    plan = plan_cascade(everyone[::-1], 3, limits(3))
+    assert plan.starts.tolist() == [2 * UNIT] * 3
 
 
 @st.composite
