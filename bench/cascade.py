@@ -25,7 +25,7 @@ from engine.gpu.cascade_measure import (
     measure_cascade,
     microseconds,
 )
-from engine.kernels.cuda.prefix_shape import PrefixShape
+from engine.kernels.cuda.prefix_shape import PrefixShape, prefix_shape
 
 LLAMA_8B = CascadeHeads(num_heads=32, num_kv_heads=8, head_dim=128)
 HEADLINE = CascadePoint(members=256, shared=32768, own=256)
@@ -48,13 +48,19 @@ TOLERANCE = 2e-2
 
 
 def measure_layouts(pool: CascadePool) -> None:
-    """Prints microseconds of a layer at the headline, each after it was compared with flat."""
+    """Prints microseconds of a layer at the headline, each after it was compared with flat, and
+    the layout that prefix_shape should have."""
+    times = {}
     for layout in LAYOUTS:
         captured = CapturedAttention(pool, HEADLINE.members, layout)
         captured.load(HEADLINE)
         difference = compare(captured)
-        taken = captured.microseconds(shares=True)
-        print(f"{layout}  {taken:8.1f} us, differs by {difference:.1e}", flush=True)
+        times[layout] = captured.microseconds(shares=True)
+        print(f"{layout}  {times[layout]:8.1f} us, differs by {difference:.1e}", flush=True)
+    row = pool.kv_cache.tensor[0, 0, 0, 0, 0]
+    used = prefix_shape(torch.cuda.get_device_capability(), row)
+    best = min(times, key=lambda layout: times[layout])
+    print(f"the best is {best}, the engine takes {used}", flush=True)
 
 
 def compare(captured: CapturedAttention) -> float:

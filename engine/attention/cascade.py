@@ -1,5 +1,7 @@
 """Shared prefixes of captured decode steps, where the GPU finds them."""
 
+import itertools
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -41,20 +43,23 @@ class Cascade:
             programs=max(self._num_programs // num_kv_heads, 1),
             unit=prefix_unit(kv_cache.block_size),
         )
-        limits, sizes = self.limits, [1, max_sequences, 2 * max_sequences]
-        sizes += [limits.members, ITEM_FIELDS * limits.items]
-        padded = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
-        self._offsets = [0, *np.cumsum(padded).tolist()]
-        self.words = torch.zeros(self._offsets[-1], dtype=torch.int32, device=pool.device)
+        limits = self.limits
+        # The number of items, starts, slots, members, items.
+        self._sizes = (
+            1, max_sequences, 2 * max_sequences, limits.members, ITEM_FIELDS * limits.items,
+        )  # fmt: skip
+        padded = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in self._sizes]
+        *self._offsets, size = itertools.accumulate(padded, initial=0)
+        self.words = torch.zeros(size, dtype=torch.int32, device=pool.device)
         self._values = torch.empty(limits.slots, num_heads, head_dim, device=pool.device)
         self._weights = torch.empty(limits.slots, num_heads, 2, device=pool.device)
 
     def pack(self, plan: CascadePlan, words: NDArray[np.int32]) -> int:
         """Writes a plan to the start of ``words``; returns how many of them count."""
         arrays = (np.array([len(plan.items)]), plan.starts, plan.slots, plan.members, plan.items)
-        for offset, values in zip(self._offsets, arrays, strict=False):
+        for offset, values in zip(self._offsets, arrays, strict=True):
             words[offset : offset + values.size] = values.reshape(-1)
-        return int(self._offsets[4] + plan.items.size)
+        return self._offsets[-1] + plan.items.size
 
     def starts(self, num_sequences: int) -> torch.Tensor:
         """(S,) int32: the first token that each sequence attends to by itself."""
@@ -79,7 +84,7 @@ class Cascade:
     def work(self, num_sequences: int) -> PrefixWork:
         """The plan in ``words``: views that stay right when it changes."""
         return PrefixWork(
-            num_items=self.words[:1],
+            num_items=self._array(0),
             items=self._array(4).view(-1, ITEM_FIELDS),
             members=self._array(3),
             starts=self.starts(num_sequences),
@@ -87,7 +92,4 @@ class Cascade:
         )
 
     def _array(self, index: int) -> torch.Tensor:
-        start = self._offsets[index]
-        sizes = (1, None, None, self.limits.members, ITEM_FIELDS * self.limits.items)
-        size = sizes[index]
-        return self.words[start : self._offsets[index + 1] if size is None else start + size]
+        return self.words[self._offsets[index] :][: self._sizes[index]]

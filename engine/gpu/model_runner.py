@@ -175,6 +175,7 @@ class GpuModelRunner(ModelRunner):
     def follow(self, kind: int, arrays: Sequence[Array]) -> None:
         if kind == CAPTURE:
             ((shares,),) = arrays
+            # Rank 0 alone looks for what sequences share.
             self._graphs = self._capture((lambda members, tokens: False) if shares else None)
         elif kind == REPLAY:
             assert self._graphs is not None
