@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -63,22 +64,13 @@ def workers(tiny_model: str, traces: Path) -> Iterator[tuple[WorkerProcess, Work
         yield prefill.wait_ready(), decode.wait_ready()
 
 
-async def test_answers_through_the_split_are_those_of_one_process(
-    workers: tuple[WorkerProcess, WorkerProcess], tiny_model: str, traces: Path
-) -> None:
-    """In float32: what differs between kernels and batches is far below what decides a token."""
-    prefill, decode = workers
-    with gateway_for([prefill], [decode], traces, "--model", tiny_model) as address:
-        async with BatonClient(address) as client, asyncio.timeout(120):
-            for _ in range(2):
-                answers = await asyncio.gather(
-                    *(client.generate(tokens, **options) for tokens, options in REQUESTS)
-                )
-    got = [[list(choice.token_ids) for choice in answer.choices] for answer in answers]
+@pytest.fixture(scope="module")
+def expected(tiny_model: str) -> list[list[list[int]]]:
+    """The tokens of each choice of each request, of one process on one GPU."""
     engine = LLMEngine(
         EngineConfig(tiny_model, dtype="float32", kv_memory_bytes=1 << 28, device="cuda")
     )
-    expected = engine.generate(
+    completions = engine.generate(
         [tokens for tokens, _ in REQUESTS],
         [
             params_from_pb(SamplingParamsPb(**options), 1_000, EOS_TOKEN_IDS)
@@ -86,6 +78,55 @@ async def test_answers_through_the_split_are_those_of_one_process(
         ],
         [options.get("n", 1) for _, options in REQUESTS],
     )
-    assert got == [[list(each.token_ids) for each in choices] for choices in expected]
+    return [[list(each.token_ids) for each in choices] for choices in completions]
+
+
+async def ask(prefill: WorkerProcess, decode: WorkerProcess, model: str, traces: Path) -> Any:
+    """The tokens of each choice of each request, all asked at once, through a gateway."""
+    with gateway_for([prefill], [decode], traces, "--model", model) as address:
+        async with BatonClient(address) as client, asyncio.timeout(120):
+            for _ in range(2):
+                answers = await asyncio.gather(
+                    *(client.generate(tokens, **options) for tokens, options in REQUESTS)
+                )
+    return [[list(choice.token_ids) for choice in answer.choices] for answer in answers]
+
+
+async def test_answers_through_the_split_are_those_of_one_process(
+    workers: tuple[WorkerProcess, WorkerProcess],
+    expected: list[list[list[int]]],
+    tiny_model: str,
+    traces: Path,
+) -> None:
+    """In float32: what differs between kernels and batches is far below what decides a token."""
+    prefill, decode = workers
+    assert await ask(prefill, decode, tiny_model, traces) == expected
     assert read_counter(decode, "baton_kv_transfer_bytes_total", transport="nixl") > 0
     assert read_counter(decode, "baton_local_prefills_total") == 0
+
+
+@pytest.mark.multi_gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two NVIDIA GPUs")
+@pytest.mark.parametrize("sizes", [(1, 2), (2, 1), (2, 2)], ids=["1 to 2", "2 to 1", "2 to 2"])
+async def test_any_numbers_of_gpus_on_both_sides_give_the_answers_of_one_process(
+    sizes: tuple[int, int], expected: list[list[list[int]]], tiny_model: str, traces: Path
+) -> None:
+    sides = [
+        ("prefill", "--checksums", "--tensor-parallel-size", str(sizes[0])),
+        ("decode", *POOL, "--tensor-parallel-size", str(sizes[1])),
+    ]
+    with ExitStack() as stack:
+        prefill, decode = [
+            stack.enter_context(
+                running(
+                    *(*side, "--workers-on-device", "2", "--max-num-batched-tokens", "96"),
+                    trace_directory=traces,
+                    model=tiny_model,
+                    CUDA_VISIBLE_DEVICES="0,1",
+                )
+            )
+            for side in sides
+        ]
+        answers = await ask(prefill.wait_ready(), decode.wait_ready(), tiny_model, traces)
+        assert read_counter(decode, "baton_local_prefills_total") == 0
+    assert answers == expected
