@@ -93,15 +93,18 @@ def _list(config: "ModelConfig", gpu: "Gpu") -> "list[Compilation]":
     from decode_svc.config import DecodeSettings
     from engine.gpu.rehearsal import Rehearsal
     from engine.kernels.cuda.compilation import list_launches
+    from engine.kernels.cuda.copy_pieces import rehearse_copy
 
     settings = DecodeSettings()
-    return list_launches(
-        gpu,
-        lambda: Rehearsal(config, settings.engine.block_size).warm_up(
+
+    def launches() -> None:
+        rehearse_copy()
+        Rehearsal(config, settings.engine.block_size).warm_up(
             max_sequences=settings.max_decode_batch,
             max_tokens=settings.engine.step_tokens_on("cuda"),
-        ),
-    )
+        )
+
+    return list_launches(gpu, launches)
 
 
 def _compile(compilations: "list[Compilation]") -> None:

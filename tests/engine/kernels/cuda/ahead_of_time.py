@@ -20,6 +20,7 @@ from engine.batch import SchedulerOutput
 from engine.dummy_part import dummy_part
 from engine.gpu.rehearsal import Rehearsal
 from engine.kernels.cuda.compilation import compile_all, list_launches
+from engine.kernels.cuda.copy_pieces import rehearse_copy
 from engine.kernels.cuda.launch import Gpu, assuming
 from engine.kernels.cuda.small_gemm import SmallGemmShape, small_gemm
 from engine.weights.hf_config import config_from_hf
@@ -53,7 +54,7 @@ def gpu_of(architecture: int) -> Gpu:
 
 def work_of(architecture: int) -> list[Callable[[], None]]:
     """All branches, once for each architecture."""
-    work: list[Callable[[], None]] = [partial(steps, qk_norm=True), gemms]
+    work: list[Callable[[], None]] = [partial(steps, qk_norm=True), gemms, rehearse_copy]
     return [*work, partial(steps, qk_norm=False)] if architecture == LAUNCHED_FOR else work
 
 

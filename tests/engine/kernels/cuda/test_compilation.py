@@ -16,7 +16,7 @@ KERNELS = {
     name
     for folder in engine.kernels.cuda.__path__
     for path in Path(folder).glob("*.py")
-    for name in re.findall(r"@triton\.jit\ndef (\w+)", path.read_text())
+    for name in re.findall(r"@triton\.jit(?:\(.*\))?\ndef (\w+)", path.read_text())
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
