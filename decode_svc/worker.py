@@ -81,7 +81,7 @@ class DecodeWorker:
             "baton_kv_transfer_bytes_total",
             "Bytes of KV that arrived from prefill.",
             "transport",
-            lambda: {parts.transfers.transport_name: parts.transfers.num_bytes_read},
+            parts.transfers.bytes_read_by_transport,
         )
         peers = metrics.gauge("baton_prefill_peers", "Prefill workers that can be read from.")
         peers.set_function(lambda: self._consumer.num_peers)

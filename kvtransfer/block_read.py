@@ -36,6 +36,8 @@ class BlockRead:
         self.done_at = 0.0
         self.ended: Future[None] = running_future()
         self.failed_at: float | None = None
+        # Known when it begins.
+        self.transport = ""
         self._unposted = deque(pieces)
         self._num_in_flight = 0
         self._check = check

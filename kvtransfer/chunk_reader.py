@@ -140,7 +140,7 @@ class ChunkReader:
         record = ChunkRecord(
             num_blocks,
             num_blocks * self._transfers.block_bytes,
-            self._transfers.transport_name,
+            read.transport,
             seconds,
             read.done_at,
             time.time_ns() - round(late * 1e9),

@@ -110,5 +110,6 @@ def _check_ranks(ranks: Sequence[kv_transfer_pb2.KvRank], layout: KvLayout) -> N
 
 
 def _check_transport(decode: str, prefill: str) -> None:
-    if decode != prefill:
+    """Of two lists of transports, one at least must be in both; which one works turns out later."""
+    if set(decode.split(",")).isdisjoint(prefill.split(",")):
         raise LayoutMismatch("transport", decode, prefill)

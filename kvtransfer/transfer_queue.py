@@ -42,7 +42,8 @@ class TransferQueue:
         self._turns: deque[BlockRead] = deque()
         self._pieces: dict[int, tuple[BlockRead, Piece]] = {}
         self.num_blocks_in_flight = 0
-        self.num_blocks_read = 0
+        # By the name of the transport that moved them.
+        self.blocks_read = dict.fromkeys(transport.name.split(","), 0)
 
     @property
     def has_work(self) -> bool:
@@ -87,6 +88,7 @@ class TransferQueue:
             read.fail(PeerUnknown(f"{read.peer} is not connected"), self._clock())
             return
         self._reads[read] = None
+        read.transport = self._transport.transport_of(read.peer)
         if read.has_unposted:
             self._turns.append(read)
         else:
@@ -147,7 +149,7 @@ class TransferQueue:
     def _on_piece_ended(self, report: Ended, read: BlockRead, piece: Piece) -> None:
         self.num_blocks_in_flight -= _num_blocks(piece)
         if report.error is None:
-            self.num_blocks_read += _num_blocks(piece)
+            self.blocks_read[read.transport] += _num_blocks(piece)
         else:
             self._fail(read, report.error)
         if report.final:

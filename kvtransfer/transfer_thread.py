@@ -118,7 +118,11 @@ class TransferThread:
     @property
     def num_bytes_read(self) -> int:
         """Bytes that have arrived since the start, by whole blocks, of use to anybody or not."""
-        return self._queue.num_blocks_read * self.block_bytes
+        return sum(self.bytes_read_by_transport().values())
+
+    def bytes_read_by_transport(self) -> dict[str, int]:
+        """``num_bytes_read``, by the name of the transport that moved them."""
+        return {name: each * self.block_bytes for name, each in self._queue.blocks_read.items()}
 
     def trouble(self, limit: float) -> str | None:
         """Why no work should rely on this thread, or None.

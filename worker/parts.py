@@ -67,7 +67,9 @@ async def open_parts(
         metrics = Metrics()
         metrics.count_tasks(loop)
         pool, pipes = model.runner.kv_cache.tensor, model.runner.second_pipes
-        async with open_transfers(pool, pipes, identity.boot_id, on_failure) as transfers:
+        async with open_transfers(
+            pool, pipes, identity.boot_id, engine.transport, on_failure
+        ) as transfers:
             with serve_page(metrics, server):
                 yield Parts(identity, model, transfers, metrics, on_failure)
     finally:

@@ -5,14 +5,15 @@ from multiprocessing.connection import Connection
 
 from engine.model_runner import ModelRunner
 from engine.parallel.rank import run_rank
-from kvtransfer.transport.nixl import NixlTransport
 from kvtransfer.transport.server import serve_transport
 from worker.switch_interval import SWITCH_INTERVAL
+from worker.transports import open_transport
 
 
 def serve_pool(runner: ModelRunner, pipe: Connection) -> None:
     """Lets rank 0 read into, and offer, this rank's pool."""
-    serve_transport(pipe, lambda name: NixlTransport(runner.kv_cache.tensor, name))
+    pool = runner.kv_cache.tensor
+    serve_transport(pipe, lambda name, choice: open_transport(pool, name, choice))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from chassis.settings import setting
 
 Dtype = Literal["float32", "bfloat16"]
 Device = Literal["cpu", "cuda"]
+TransportChoice = Literal["auto", "cuda_ipc", "nixl"]
 
 CPU_KV_MEMORY_BYTES = 1 << 30
 # Tokens of a step: on a CPU what it computes in a fraction of a second.
@@ -48,6 +49,11 @@ class EngineSettings:
         1,
         help="processes that divide the model's heads, on a GPU each; equal on both roles",
         minimum=1,
+    )
+    transport: TransportChoice = setting(
+        "nixl",
+        help="what moves KV blocks; auto is cuda_ipc between GPUs of one host, else nixl, as each "
+        "pair of workers finds out",
     )
     threads: int = setting(
         0,

@@ -12,8 +12,9 @@ from kvtransfer.errors import TransportUnavailable
 from kvtransfer.handshake import agent_name
 from kvtransfer.transfer_thread import TransferThread
 from kvtransfer.transport.base import Transport
-from kvtransfer.transport.nixl import NixlTransport
 from kvtransfer.transport.remote import RemoteTransport
+from worker.settings import TransportChoice
+from worker.transports import open_transport
 
 
 @asynccontextmanager
@@ -21,6 +22,7 @@ async def open_transfers(
     pool: torch.Tensor,
     rank_pipes: Sequence[Connection],
     boot_id: bytes,
+    choice: TransportChoice,
     on_failure: Callable[[BaseException], None],
 ) -> AsyncIterator[TransferThread]:
     """Runs while entered, over ``pool`` and those of the ranks at the other ends of the pipes.
@@ -29,7 +31,7 @@ async def open_transfers(
     closing waits for a poll: neither holds up the event loop.
     """
     try:
-        ranks = await asyncio.to_thread(_open_ranks, pool, rank_pipes, boot_id)
+        ranks = await asyncio.to_thread(_open_ranks, pool, rank_pipes, boot_id, choice)
     except TransportUnavailable as error:
         raise CannotStart(str(error)) from error
     transfers = TransferThread(ranks, on_failure=on_failure)
@@ -41,10 +43,14 @@ async def open_transfers(
 
 
 def _open_ranks(
-    pool: torch.Tensor, rank_pipes: Sequence[Connection], boot_id: bytes
+    pool: torch.Tensor,
+    rank_pipes: Sequence[Connection],
+    boot_id: bytes,
+    choice: TransportChoice,
 ) -> list[Transport]:
-    own = NixlTransport(pool, agent_name(boot_id, 0))
+    own = open_transport(pool, agent_name(boot_id, 0), choice)
     others = [
-        RemoteTransport(pipe, agent_name(boot_id, rank)) for rank, pipe in enumerate(rank_pipes, 1)
+        RemoteTransport(pipe, agent_name(boot_id, rank), choice)
+        for rank, pipe in enumerate(rank_pipes, 1)
     ]
     return [own, *others]

@@ -105,19 +105,17 @@ class Transport(ABC):
         """Those of each block's KV heads here. Any thread."""
         return head_checksums(self.pool, block_ids)
 
+    def transport_of(self, peer: str) -> str:
+        """The name of what moves the bytes of ``peer``, which is connected."""
+        return self.name
+
     def byte_ranges(self, part: BlockPart, runs: Sequence[BlockRun]) -> npt.NDArray[np.int64]:
         """What ``part`` of ``runs`` is in bytes: rows of offset there, offset here, and length.
 
         A run is one row where the part is the whole block on both sides, else a row for each block.
         """
-        table = np.array(
-            [(run.remote_block, run.local_block, run.num_blocks) for run in runs], dtype=np.int64
-        )
-        if not part.num_bytes == part.remote_block_bytes == self.block_bytes:
-            steps = np.concatenate([np.arange(num_blocks) for num_blocks in table[:, 2]])
-            table = np.repeat(table, table[:, 2], axis=0)
-            table[:, :2] += steps[:, None]
-            table[:, 2] = 1
+        whole = part.num_bytes == part.remote_block_bytes == self.block_bytes
+        table = _table(runs) if whole else each_block(runs)
         table *= (part.remote_block_bytes, self.block_bytes, part.num_bytes)
         table[:, :2] += (part.remote_offset, part.local_offset)
         return table
@@ -144,6 +142,21 @@ def merge_runs(
             cuts.append(index)
     cuts.append(len(pairs))
     return [BlockRun(*pairs[first], end - first) for first, end in pairwise(cuts) if end > first]
+
+
+def each_block(runs: Sequence[BlockRun]) -> npt.NDArray[np.int64]:
+    """The blocks of ``runs`` one by one: rows of the id there, the id here, and 1."""
+    table = _table(runs)
+    counts = table[:, 2]
+    blocks = np.repeat(table, counts, axis=0)
+    blocks[:, :2] += (np.arange(len(blocks)) - np.repeat(counts.cumsum() - counts, counts))[:, None]
+    blocks[:, 2] = 1
+    return blocks
+
+
+def _table(runs: Sequence[BlockRun]) -> npt.NDArray[np.int64]:
+    rows = [(run.remote_block, run.local_block, run.num_blocks) for run in runs]
+    return np.array(rows, dtype=np.int64)
 
 
 def enter_device(device: torch.device) -> None:

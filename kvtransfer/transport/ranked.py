@@ -117,6 +117,11 @@ class RankedTransport:
                     ended.append(whole)
         return ended
 
+    def transport_of(self, peer: str) -> str:
+        """The name of what moves the bytes of ``peer`` to rank 0."""
+        first = self._links[peer][0]
+        return self._ranks[first.rank].transport_of(first.name)
+
     def checksums(self, block_ids: Sequence[int]) -> tuple[int, ...]:
         """One of each block, over its heads on every rank. Any thread."""
         return block_checksums([rank.checksums(block_ids) for rank in self._ranks])

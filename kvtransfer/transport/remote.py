@@ -31,11 +31,12 @@ class RemoteTransport(Transport):
     receives; it ends with the pipe.
     """
 
-    def __init__(self, pipe: Connection, agent_name: str) -> None:
-        """Raises TransportUnavailable where the rank has no transport, or has ended."""
+    def __init__(self, pipe: Connection, agent_name: str, choice: str) -> None:
+        """``choice``: what the rank is to open. Raises TransportUnavailable where it cannot, or has
+        ended."""
         self._pipe = MessagePipe(pipe)
         try:
-            self._pipe.send("open", agent_name)
+            self._pipe.send("open", agent_name, choice)
             kind, *values = self._pipe.receive()
         except PipeEnded as error:
             raise TransportUnavailable(f"the rank of {agent_name} has ended") from error

@@ -18,17 +18,17 @@ from kvtransfer.transport.rank_messages import (
 )
 
 
-def serve_transport(pipe: Connection, open_transport: Callable[[str], Transport]) -> None:
+def serve_transport(pipe: Connection, open_transport: Callable[[str, Any], Transport]) -> None:
     """Does what the ``RemoteTransport`` at the other end says, until it is gone.
 
     Belongs on a thread of its own: what the rank computes holds up no read. ``open_transport``
-    gets the name that the transport is to have among its peers.
+    gets the name that the transport is to have among its peers, and the choice of the other end.
     """
     messages = MessagePipe(pipe)
     try:
-        _, agent_name = messages.receive()
+        _, agent_name, choice = messages.receive()
         try:
-            transport = open_transport(agent_name)
+            transport = open_transport(agent_name, choice)
         except TransportUnavailable as error:
             messages.send("unavailable", str(error))
             return

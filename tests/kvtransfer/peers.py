@@ -97,14 +97,14 @@ class LocalPeer(Peer):
 
 
 class ProcessPeer(Peer):
-    """A process with a NIXL agent for each rank; it sees the environment as it is when made."""
+    """A process with a transport for each rank; it sees the environment as it is when made."""
 
-    def __init__(self, offset: int, num_ranks: int = 1) -> None:
+    def __init__(self, offset: int, num_ranks: int = 1, transport: str = "nixl") -> None:
         self.offset = offset
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "tests.kvtransfer.nixl_peer"),
-                *(str(offset), str(num_ranks)),
+                *(sys.executable, "-m", "tests.kvtransfer.pool_peer"),
+                *(str(offset), str(num_ranks), transport),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -20,5 +20,9 @@ def remote_transport(pool: torch.Tensor, fabric: LocalFabric, name: str) -> Remo
 def served(open_transport: Callable[[str], Transport], name: str) -> RemoteTransport:
     """What ``open_transport`` makes, worked through a pipe."""
     ours, theirs = multiprocessing.Pipe()
-    threading.Thread(target=serve_transport, args=(theirs, open_transport), daemon=True).start()
-    return RemoteTransport(ours, name)
+
+    def serve() -> None:
+        serve_transport(theirs, lambda agent_name, _: open_transport(agent_name))
+
+    threading.Thread(target=serve, daemon=True).start()
+    return RemoteTransport(ours, name, "local")

@@ -157,9 +157,9 @@ def test_reads_fail_and_end_when_the_process_of_a_rank_does(fabric: LocalFabric)
     )
     ours, theirs = socket.socketpair()
     pipes = Connection(ours.dup().detach()), Connection(theirs.detach())
-    serving = Thread(target=serve_transport, args=(pipes[1], lambda name: other), daemon=True)
+    serving = Thread(target=serve_transport, args=(pipes[1], lambda *_: other), daemon=True)
     serving.start()
-    transfers = TransferThread([own, RemoteTransport(pipes[0], "us-1")])
+    transfers = TransferThread([own, RemoteTransport(pipes[0], "us-1", "local")])
     transfers.start()
     transfers.connect(PEER, [RemoteRank(PEER.encode(), 16)] * 2).result(WAIT)
     fabric.held = True
@@ -178,11 +178,11 @@ def test_reads_fail_and_end_when_the_process_of_a_rank_does(fabric: LocalFabric)
 
 
 def test_what_goes_wrong_in_a_transport_is_not_taken_for_the_end_of_its_pipe() -> None:
-    def fail(name: str) -> Transport:
+    def fail(*_: str) -> Transport:
         raise ConnectionResetError("of its own")
 
     ours, theirs = multiprocessing.Pipe()
-    ours.send_bytes(b'["open", "us-1"]')
+    ours.send_bytes(b'["open", "us-1", "local"]')
     with ours, theirs, pytest.raises(ConnectionResetError, match="of its own"):
         serve_transport(theirs, fail)
 

@@ -1,24 +1,23 @@
 """What every transport must do, read through a transfer thread as the services do.
 
 "nixl" uses what UCX chooses between two processes of a host, which copies while a read is posted;
-"nixl-tcp" is the path on which a read moves only while both sides poll. Of several ranks here the
-second is at the other end of a pipe, where they are local. Numbers are ranks here and of the peer.
+"nixl-tcp" is the path on which a read moves only while both sides poll. "mapped" is "cuda-ipc" on
+host memory. Of several ranks here the second is at the other end of a pipe, where they are local.
+Numbers are ranks here and of the peer. Where there are GPUs, the peer is on the first, the reader
+on the last.
 """
 
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 
 from kvtransfer.errors import PeerError, PeerLost, PeerUnknown, PeerUnreachable, ReadCancelled
-from kvtransfer.transfer_thread import TransferThread
-from kvtransfer.transport.base import Transport
-from kvtransfer.transport.local import LocalFabric, LocalTransport
-from kvtransfer.transport.nixl import NixlTransport
+from kvtransfer.transport.local import LocalFabric
+from tests.kvtransfer.mapped_peers import MappedPeer
 from tests.kvtransfer.peers import (
     BLOCK_VALUES,
     NUM_BLOCKS,
@@ -30,54 +29,22 @@ from tests.kvtransfer.peers import (
     ranks_of,
     wait_until,
 )
-from tests.kvtransfer.remote_rank import remote_transport
-
-UNTOUCHED = -1.0
+from tests.kvtransfer.transport_kinds import (
+    GPUS,
+    KINDS,
+    UNTOUCHED,
+    Kind,
+    Reader,
+    kinds,
+    notices_death,
+    open_rank,
+    stays_in_flight,
+)
 
 _names = (f"reader-{os.getpid()}-{number}" for number in itertools.count())
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A transport, and how many ranks there are on each side."""
-
-    transport: str
-    num_ranks: int = 1
-    num_peer_ranks: int = 1
-
-
-KINDS = {
-    "local": Kind("local"),
-    "local-2-2": Kind("local", 2, 2),
-    "local-1-2": Kind("local", 1, 2),
-    "local-2-1": Kind("local", 2, 1),
-    "nixl": Kind("nixl"),
-    "nixl-2-1": Kind("nixl", 2, 1),
-    "nixl-tcp": Kind("nixl-tcp"),
-}
-# Left to itself UCX reads a stopped process's memory all the same, and nothing stays in flight.
-stays_in_flight = pytest.mark.parametrize(
-    "kind", [name for name, kind in KINDS.items() if kind.transport != "nixl"], indirect=True
-)
-
-
-class Reader(TransferThread):
-    """A worker whose blocks are divided among its ranks as a peer's are."""
-
-    def __init__(self, pools: list[torch.Tensor], ranks: list[Transport], **settings: Any) -> None:
-        super().__init__(ranks, **settings)
-        self._pools = pools
-
-    def blocks(self, ids: list[int]) -> torch.Tensor:
-        """What these blocks hold, on all ranks together."""
-        return torch.cat([pool[ids] for pool in self._pools], dim=1).view(len(ids), -1)
-
-    def wipe(self) -> None:
-        for pool in self._pools:
-            pool.fill_(UNTOUCHED)
-
-
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=kinds(lambda kind: True))
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kind:
     kind = KINDS[request.param]
     if kind.transport == "nixl-tcp":
@@ -103,11 +70,14 @@ def make_peer(
     def make(offset: int) -> Peer:
         if kind.transport == "local":
             peer: Peer = LocalPeer(offset, fabric, kind.num_peer_ranks)
+        elif kind.transport in ("mapped", "cuda-ipc-one-process"):
+            peer = MappedPeer(offset, "cuda:0" if kind.on_gpu else "cpu", kind.num_peer_ranks)
         else:
-            known = peer_processes.get((kind.transport, offset))
+            place = f"{kind.transport}-{kind.num_peer_ranks}", offset
+            known = peer_processes.get(place)
             if known is None or not known.alive:
-                peer_processes[kind.transport, offset] = ProcessPeer(offset)
-            peer = peer_processes[kind.transport, offset]
+                peer_processes[place] = ProcessPeer(offset, kind.num_peer_ranks, kind.transport)
+            peer = peer_processes[place]
         made.append(peer)
         return peer
 
@@ -120,17 +90,13 @@ def make_peer(
 def make_reader(kind: Kind, fabric: LocalFabric) -> Iterator[Callable[..., Reader]]:
     made: list[Reader] = []
 
-    def make_transport(rank: int, pool: torch.Tensor) -> Transport:
-        if kind.transport != "local":
-            return NixlTransport(pool, next(_names))
-        if rank == 0:
-            return LocalTransport(pool, next(_names), fabric)
-        return remote_transport(pool, fabric, next(_names))
-
     def make(**settings: Any) -> Reader:
         shape = (NUM_BLOCKS, NUM_HEADS // kind.num_ranks, BLOCK_VALUES // NUM_HEADS)
-        pools = [torch.full(shape, UNTOUCHED) for _ in range(kind.num_ranks)]
-        ranks = [make_transport(rank, pool) for rank, pool in enumerate(pools)]
+        device = f"cuda:{GPUS - 1}" if kind.on_gpu else "cpu"
+        pools = [torch.full(shape, UNTOUCHED, device=device) for _ in range(kind.num_ranks)]
+        ranks = [
+            open_rank(kind, rank, pool, next(_names), fabric) for rank, pool in enumerate(pools)
+        ]
         made.append(Reader(pools, ranks, **settings))
         made[-1].start()
         return made[-1]
@@ -272,6 +238,7 @@ def test_a_removed_peer_is_gone_only_when_its_reads_have_ended(reader: Reader, p
     assert read.ended.done()
 
 
+@notices_death
 def test_reads_in_flight_from_a_killed_peer_fail_and_end(reader: Reader, peer: Peer) -> None:
     ids = list(range(1, NUM_BLOCKS))
     peer.freeze()

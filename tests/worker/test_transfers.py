@@ -30,11 +30,11 @@ class SlowTransport(LocalTransport):
 
 
 async def test_the_event_loop_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.transfers.NixlTransport", SlowTransport)
+    monkeypatch.setattr("worker.transports.NixlTransport", SlowTransport)
     loop, failures = asyncio.get_running_loop(), list[BaseException]()
     SlowTransport.may_go_on = threading.Event()
     loop.call_soon(SlowTransport.may_go_on.set)
-    async with open_transfers(POOL, (), b"boot", failures.append) as transfers:
+    async with open_transfers(POOL, (), b"boot", "auto", failures.append) as transfers:
         assert transfers.alive
         SlowTransport.may_go_on.clear()
         loop.call_soon(SlowTransport.may_go_on.set)
@@ -48,7 +48,7 @@ async def test_a_machine_that_cannot_move_blocks_stops_the_start(
     def refuse(*_: object) -> None:
         raise TransportUnavailable("no UCX here")
 
-    monkeypatch.setattr("worker.transfers.NixlTransport", refuse)
+    monkeypatch.setattr("worker.transports.NixlTransport", refuse)
     with pytest.raises(CannotStart, match="no UCX here"):
-        async with open_transfers(POOL, (), b"boot", lambda error: None):
+        async with open_transfers(POOL, (), b"boot", "auto", lambda error: None):
             pass

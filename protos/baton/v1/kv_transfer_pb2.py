@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from baton.v1 import decode_pb2 as baton_dot_v1_dot_decode__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x62\x61ton/v1/kv_transfer.proto\x12\x08\x62\x61ton.v1\x1a\x15\x62\x61ton/v1/decode.proto\"\xbd\x01\n\x08KvLayout\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x14\n\x0cmodel_digest\x18\x02 \x01(\t\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x12\n\nnum_layers\x18\x04 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x05 \x01(\r\x12\x10\n\x08head_dim\x18\x06 \x01(\r\x12\x12\n\nblock_size\x18\x07 \x01(\r\x12\x12\n\npool_order\x18\x08 \x01(\t\x12\x0e\n\x06memory\x18\t \x01(\t\"\x80\x01\n\x06KvRank\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x12\n\nfirst_head\x18\x02 \x01(\r\x12\x11\n\tnum_heads\x18\x03 \x01(\r\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x11\n\ttransport\x18\x05 \x01(\t\x12\x1a\n\x12transport_metadata\x18\x06 \x01(\x0c\"\x95\x01\n\x10HandshakeRequest\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\x0c\x12\x14\n\x0cpeer_boot_id\x18\x02 \x01(\x0c\x12\x15\n\rlayout_digest\x18\x03 \x01(\x0c\x12\"\n\x06layout\x18\x04 \x01(\x0b\x32\x12.baton.v1.KvLayout\x12\x1f\n\x05ranks\x18\x05 \x03(\x0b\x32\x10.baton.v1.KvRank\"E\n\x11HandshakeResponse\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\x0c\x12\x1f\n\x05ranks\x18\x02 \x03(\x0b\x32\x10.baton.v1.KvRank\"z\n\x0bPullRequest\x12\x1e\n\x04open\x18\x01 \x01(\x0b\x32\x0e.baton.v1.OpenH\x00\x12 \n\x05start\x18\x02 \x01(\x0b\x32\x0f.baton.v1.StartH\x00\x12\x1e\n\x04\x64one\x18\x03 \x01(\x0b\x32\x0e.baton.v1.DoneH\x00\x42\t\n\x07message\"A\n\x04Open\x12\x12\n\nattempt_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x0c\x12\x14\n\x0ctoken_digest\x18\x03 \x01(\x0c\"\x1e\n\x05Start\x12\x15\n\rcached_tokens\x18\x01 \x01(\r\"\x06\n\x04\x44one\"\xe6\x01\n\x0cPullResponse\x12(\n\tcomputing\x18\x01 \x01(\x0b\x32\x13.baton.v1.ComputingH\x00\x12+\n\x0b\x63hunk_ready\x18\x02 \x01(\x0b\x32\x14.baton.v1.ChunkReadyH\x00\x12&\n\x08\x63omplete\x18\x03 \x01(\x0b\x32\x12.baton.v1.CompleteH\x00\x12&\n\x08released\x18\x04 \x01(\x0b\x32\x12.baton.v1.ReleasedH\x00\x12$\n\x07revoked\x18\x05 \x01(\x0b\x32\x11.baton.v1.RevokedH\x00\x42\t\n\x07message\"\x0b\n\tComputing\"[\n\nChunkReady\x12\x13\n\x0b\x66irst_token\x18\x01 \x01(\r\x12\x12\n\nnum_tokens\x18\x02 \x01(\r\x12\x11\n\tblock_ids\x18\x03 \x03(\r\x12\x11\n\tchecksums\x18\x04 \x03(\x07\"\x8a\x01\n\x08\x43omplete\x12\x12\n\nnum_tokens\x18\x01 \x01(\r\x12,\n\rfirst_samples\x18\x02 \x03(\x0b\x32\x15.baton.v1.FirstSample\x12-\n\nlast_chunk\x18\x03 \x01(\x0b\x32\x14.baton.v1.ChunkReadyH\x00\x88\x01\x01\x42\r\n\x0b_last_chunk\"A\n\x0b\x46irstSample\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\x10\n\x08token_id\x18\x02 \x01(\r\x12\x10\n\x08\x66inished\x18\x03 \x01(\x08\"\x19\n\x08Released\x12\r\n\x05\x61live\x18\x01 \x01(\x08\"-\n\x07Revoked\x12\"\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x11.baton.v1.Failure2\x94\x01\n\x11KvTransferService\x12\x44\n\tHandshake\x12\x1a.baton.v1.HandshakeRequest\x1a\x1b.baton.v1.HandshakeResponse\x12\x39\n\x04Pull\x12\x15.baton.v1.PullRequest\x1a\x16.baton.v1.PullResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x62\x61ton/v1/kv_transfer.proto\x12\x08\x62\x61ton.v1\x1a\x15\x62\x61ton/v1/decode.proto\"\xbd\x01\n\x08KvLayout\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x14\n\x0cmodel_digest\x18\x02 \x01(\t\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x12\n\nnum_layers\x18\x04 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x05 \x01(\r\x12\x10\n\x08head_dim\x18\x06 \x01(\r\x12\x12\n\nblock_size\x18\x07 \x01(\r\x12\x12\n\npool_order\x18\x08 \x01(\t\x12\x0e\n\x06memory\x18\t \x01(\t\"\x80\x01\n\x06KvRank\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x12\n\nfirst_head\x18\x02 \x01(\r\x12\x11\n\tnum_heads\x18\x03 \x01(\r\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x11\n\ttransport\x18\x05 \x01(\t\x12\x1a\n\x12transport_metadata\x18\x06 \x01(\x0c\";\n\x0fTransportOffers\x12(\n\x06offers\x18\x01 \x03(\x0b\x32\x18.baton.v1.TransportOffer\"5\n\x0eTransportOffer\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\x10\n\x08metadata\x18\x02 \x01(\x0c\"\x95\x01\n\x10HandshakeRequest\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\x0c\x12\x14\n\x0cpeer_boot_id\x18\x02 \x01(\x0c\x12\x15\n\rlayout_digest\x18\x03 \x01(\x0c\x12\"\n\x06layout\x18\x04 \x01(\x0b\x32\x12.baton.v1.KvLayout\x12\x1f\n\x05ranks\x18\x05 \x03(\x0b\x32\x10.baton.v1.KvRank\"E\n\x11HandshakeResponse\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\x0c\x12\x1f\n\x05ranks\x18\x02 \x03(\x0b\x32\x10.baton.v1.KvRank\"z\n\x0bPullRequest\x12\x1e\n\x04open\x18\x01 \x01(\x0b\x32\x0e.baton.v1.OpenH\x00\x12 \n\x05start\x18\x02 \x01(\x0b\x32\x0f.baton.v1.StartH\x00\x12\x1e\n\x04\x64one\x18\x03 \x01(\x0b\x32\x0e.baton.v1.DoneH\x00\x42\t\n\x07message\"A\n\x04Open\x12\x12\n\nattempt_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x0c\x12\x14\n\x0ctoken_digest\x18\x03 \x01(\x0c\"\x1e\n\x05Start\x12\x15\n\rcached_tokens\x18\x01 \x01(\r\"\x06\n\x04\x44one\"\xe6\x01\n\x0cPullResponse\x12(\n\tcomputing\x18\x01 \x01(\x0b\x32\x13.baton.v1.ComputingH\x00\x12+\n\x0b\x63hunk_ready\x18\x02 \x01(\x0b\x32\x14.baton.v1.ChunkReadyH\x00\x12&\n\x08\x63omplete\x18\x03 \x01(\x0b\x32\x12.baton.v1.CompleteH\x00\x12&\n\x08released\x18\x04 \x01(\x0b\x32\x12.baton.v1.ReleasedH\x00\x12$\n\x07revoked\x18\x05 \x01(\x0b\x32\x11.baton.v1.RevokedH\x00\x42\t\n\x07message\"\x0b\n\tComputing\"[\n\nChunkReady\x12\x13\n\x0b\x66irst_token\x18\x01 \x01(\r\x12\x12\n\nnum_tokens\x18\x02 \x01(\r\x12\x11\n\tblock_ids\x18\x03 \x03(\r\x12\x11\n\tchecksums\x18\x04 \x03(\x07\"\x8a\x01\n\x08\x43omplete\x12\x12\n\nnum_tokens\x18\x01 \x01(\r\x12,\n\rfirst_samples\x18\x02 \x03(\x0b\x32\x15.baton.v1.FirstSample\x12-\n\nlast_chunk\x18\x03 \x01(\x0b\x32\x14.baton.v1.ChunkReadyH\x00\x88\x01\x01\x42\r\n\x0b_last_chunk\"A\n\x0b\x46irstSample\x12\x0e\n\x06\x63hoice\x18\x01 \x01(\r\x12\x10\n\x08token_id\x18\x02 \x01(\r\x12\x10\n\x08\x66inished\x18\x03 \x01(\x08\"\x19\n\x08Released\x12\r\n\x05\x61live\x18\x01 \x01(\x08\"-\n\x07Revoked\x12\"\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x11.baton.v1.Failure2\x94\x01\n\x11KvTransferService\x12\x44\n\tHandshake\x12\x1a.baton.v1.HandshakeRequest\x1a\x1b.baton.v1.HandshakeResponse\x12\x39\n\x04Pull\x12\x15.baton.v1.PullRequest\x1a\x16.baton.v1.PullResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,32 +36,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_KVLAYOUT']._serialized_end=253
   _globals['_KVRANK']._serialized_start=256
   _globals['_KVRANK']._serialized_end=384
-  _globals['_HANDSHAKEREQUEST']._serialized_start=387
-  _globals['_HANDSHAKEREQUEST']._serialized_end=536
-  _globals['_HANDSHAKERESPONSE']._serialized_start=538
-  _globals['_HANDSHAKERESPONSE']._serialized_end=607
-  _globals['_PULLREQUEST']._serialized_start=609
-  _globals['_PULLREQUEST']._serialized_end=731
-  _globals['_OPEN']._serialized_start=733
-  _globals['_OPEN']._serialized_end=798
-  _globals['_START']._serialized_start=800
-  _globals['_START']._serialized_end=830
-  _globals['_DONE']._serialized_start=832
-  _globals['_DONE']._serialized_end=838
-  _globals['_PULLRESPONSE']._serialized_start=841
-  _globals['_PULLRESPONSE']._serialized_end=1071
-  _globals['_COMPUTING']._serialized_start=1073
-  _globals['_COMPUTING']._serialized_end=1084
-  _globals['_CHUNKREADY']._serialized_start=1086
-  _globals['_CHUNKREADY']._serialized_end=1177
-  _globals['_COMPLETE']._serialized_start=1180
-  _globals['_COMPLETE']._serialized_end=1318
-  _globals['_FIRSTSAMPLE']._serialized_start=1320
-  _globals['_FIRSTSAMPLE']._serialized_end=1385
-  _globals['_RELEASED']._serialized_start=1387
-  _globals['_RELEASED']._serialized_end=1412
-  _globals['_REVOKED']._serialized_start=1414
-  _globals['_REVOKED']._serialized_end=1459
-  _globals['_KVTRANSFERSERVICE']._serialized_start=1462
-  _globals['_KVTRANSFERSERVICE']._serialized_end=1610
+  _globals['_TRANSPORTOFFERS']._serialized_start=386
+  _globals['_TRANSPORTOFFERS']._serialized_end=445
+  _globals['_TRANSPORTOFFER']._serialized_start=447
+  _globals['_TRANSPORTOFFER']._serialized_end=500
+  _globals['_HANDSHAKEREQUEST']._serialized_start=503
+  _globals['_HANDSHAKEREQUEST']._serialized_end=652
+  _globals['_HANDSHAKERESPONSE']._serialized_start=654
+  _globals['_HANDSHAKERESPONSE']._serialized_end=723
+  _globals['_PULLREQUEST']._serialized_start=725
+  _globals['_PULLREQUEST']._serialized_end=847
+  _globals['_OPEN']._serialized_start=849
+  _globals['_OPEN']._serialized_end=914
+  _globals['_START']._serialized_start=916
+  _globals['_START']._serialized_end=946
+  _globals['_DONE']._serialized_start=948
+  _globals['_DONE']._serialized_end=954
+  _globals['_PULLRESPONSE']._serialized_start=957
+  _globals['_PULLRESPONSE']._serialized_end=1187
+  _globals['_COMPUTING']._serialized_start=1189
+  _globals['_COMPUTING']._serialized_end=1200
+  _globals['_CHUNKREADY']._serialized_start=1202
+  _globals['_CHUNKREADY']._serialized_end=1293
+  _globals['_COMPLETE']._serialized_start=1296
+  _globals['_COMPLETE']._serialized_end=1434
+  _globals['_FIRSTSAMPLE']._serialized_start=1436
+  _globals['_FIRSTSAMPLE']._serialized_end=1501
+  _globals['_RELEASED']._serialized_start=1503
+  _globals['_RELEASED']._serialized_end=1528
+  _globals['_REVOKED']._serialized_start=1530
+  _globals['_REVOKED']._serialized_end=1575
+  _globals['_KVTRANSFERSERVICE']._serialized_start=1578
+  _globals['_KVTRANSFERSERVICE']._serialized_end=1726
 # @@protoc_insertion_point(module_scope)

@@ -90,9 +90,9 @@ class KvRank(google.protobuf.message.Message):
     num_blocks: builtins.int
     """Blocks in its pool, the padding block included."""
     transport: builtins.str
-    """Transport the metadata is for: "nixl"."""
+    """Transports that reach the pool, the preferred one first: "cuda_ipc,nixl"."""
     transport_metadata: builtins.bytes
-    """What that transport needs to reach the pool."""
+    """TransportOffers: what each of them needs."""
     def __init__(
         self,
         *,
@@ -106,6 +106,48 @@ class KvRank(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["first_head", b"first_head", "num_blocks", b"num_blocks", "num_heads", b"num_heads", "rank", b"rank", "transport", b"transport", "transport_metadata", b"transport_metadata"]) -> None: ...
 
 Global___KvRank: typing_extensions.TypeAlias = KvRank
+
+@typing.final
+class TransportOffers(google.protobuf.message.Message):
+    """The ways to read a rank's pool. The reader takes the first that works for it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OFFERS_FIELD_NUMBER: builtins.int
+    @property
+    def offers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TransportOffer]:
+        """The preferred one first."""
+
+    def __init__(
+        self,
+        *,
+        offers: collections.abc.Iterable[Global___TransportOffer] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["offers", b"offers"]) -> None: ...
+
+Global___TransportOffers: typing_extensions.TypeAlias = TransportOffers
+
+@typing.final
+class TransportOffer(google.protobuf.message.Message):
+    """One way to read a pool."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TRANSPORT_FIELD_NUMBER: builtins.int
+    METADATA_FIELD_NUMBER: builtins.int
+    transport: builtins.str
+    """Transport: "cuda_ipc", "nixl"."""
+    metadata: builtins.bytes
+    """What it needs to reach the pool, in a form of its own."""
+    def __init__(
+        self,
+        *,
+        transport: builtins.str = ...,
+        metadata: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["metadata", b"metadata", "transport", b"transport"]) -> None: ...
+
+Global___TransportOffer: typing_extensions.TypeAlias = TransportOffer
 
 @typing.final
 class HandshakeRequest(google.protobuf.message.Message):

@@ -1,0 +1,152 @@
+"""Blocks between GPUs of one host: this one maps the pools of its peers, and reads from them."""
+
+import secrets
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kvtransfer.errors import PeerUnreachable, TransferError, TransportUnavailable
+from kvtransfer.transport.base import BlockPart, BlockRun, Ended, Transport
+from kvtransfer.transport.peer_memory import Done, Mapping, PeerMemory, Pieces
+
+# What peers read to see that bytes move: two words, of which the first is random.
+_PROBE_BYTES = 16
+_NUM_LANDINGS = 64
+_ADDRESS = struct.Struct("<QQq")
+
+
+@dataclass(frozen=True, slots=True)
+class _Peer:
+    pool: Mapping
+    probe: Mapping
+    probe_value: int
+    part: BlockPart
+
+
+@dataclass(frozen=True, slots=True)
+class _Posted:
+    """``landing`` is set where it reads a peer's probe; ``error`` where the copy did not begin."""
+
+    peer: str
+    done: Done
+    landing: int | None = None
+    error: TransferError | None = None
+
+
+class CudaIpcTransport(Transport):
+    """Maps each peer's pool once, until ``disconnect``; an unmapped one cannot be read by mistake.
+
+    A peer takes no part in reads, alive, stopped or dead: mapped memory outlives its owner, so its
+    death is known from the connection alone (protocol 4.8), and its GPU gets the memory back when
+    it is disconnected here.
+    """
+
+    name = "cuda_ipc"
+
+    def __init__(self, pool: torch.Tensor, memory: PeerMemory) -> None:
+        super().__init__(pool)
+        self._memory = memory
+        self._probe = torch.zeros(_PROBE_BYTES // 8, dtype=torch.int64, device=pool.device)
+        self._probe_value = secrets.randbits(62)
+        self._probe[0] = self._probe_value
+        # On the host, where a value is seen without asking the GPU for it.
+        self._landings = torch.zeros((_NUM_LANDINGS, _PROBE_BYTES // 8), dtype=torch.int64)
+        if pool.is_cuda:
+            self._landings = self._landings.pin_memory()
+            # The probe is written on another stream than it is read on.
+            torch.cuda.synchronize(pool.device)
+        self._address = _ADDRESS.pack(self.num_blocks, self.block_bytes, self._probe_value)
+        self._exports = (memory.export(pool), memory.export(self._probe))
+        self._peers: dict[str, _Peer] = {}
+        self._posted: dict[int, _Posted] = {}
+        self._num_tickets = 0
+        self._self_test()
+
+    def metadata(self) -> bytes:
+        return self._address + b"".join(self._exports)
+
+    def connect(self, peer: str, metadata: bytes, part: BlockPart) -> int:
+        if len(metadata) != len(self.metadata()):
+            raise PeerUnreachable(f"{len(metadata)} bytes do not describe a pool on a GPU")
+        _, block_bytes, probe_value = _ADDRESS.unpack_from(metadata)
+        if block_bytes != part.remote_block_bytes:
+            raise PeerUnreachable(
+                f"{peer} has blocks of {block_bytes} bytes, not {part.remote_block_bytes}"
+            )
+        middle = _ADDRESS.size + len(self._exports[0])
+        pool = self._memory.map(metadata[_ADDRESS.size : middle])
+        try:
+            probe = self._memory.map(metadata[middle:])
+        except TransferError:
+            self._memory.unmap(pool)
+            raise
+        self._peers[peer] = _Peer(pool, probe, probe_value, part)
+        landing = self._num_tickets % _NUM_LANDINGS
+        self._landings[landing] = 0
+        return self._post(peer, self._probe_pieces(probe.address, landing), landing)
+
+    def disconnect(self, peer: str) -> None:
+        waiting = [ticket for ticket, posted in self._posted.items() if posted.peer == peer]
+        if waiting:
+            # Only a probe may be left here, and it must not read what is unmapped.
+            reads = [self._posted.pop(ticket).landing is None for ticket in waiting]
+            assert not any(reads), f"{peer} is still being read"
+            self._memory.finish()
+        self._unmap(self._peers.pop(peer))
+
+    def post(self, peer: str, runs: Sequence[BlockRun]) -> int:
+        known = self._peers[peer]
+        pieces = self.byte_ranges(known.part, runs)
+        pieces[:, :2] += (known.pool.address, self.pool.data_ptr())
+        return self._post(peer, pieces, None)
+
+    def poll(self) -> list[Ended]:
+        over = {ticket: posted for ticket, posted in self._posted.items() if posted.done()}
+        for ticket in over:
+            del self._posted[ticket]
+        return [Ended(ticket, self._error_of(posted)) for ticket, posted in over.items()]
+
+    def close(self) -> None:
+        self._memory.finish()
+        self._posted.clear()
+        while self._peers:
+            self._unmap(self._peers.popitem()[1])
+
+    def _post(self, peer: str, pieces: Pieces, landing: int | None) -> int:
+        self._num_tickets += 1
+        error: TransferError | None = None
+        try:
+            self._memory.copy(pieces)
+        except TransferError as caught:
+            error = caught
+        # Of what began before an error, too: the ticket ends when that is over.
+        self._posted[self._num_tickets] = _Posted(peer, self._memory.mark(), landing, error)
+        return self._num_tickets
+
+    def _error_of(self, posted: _Posted) -> TransferError | None:
+        if posted.error is not None or posted.landing is None:
+            return posted.error
+        if int(self._landings[posted.landing, 0]) == self._peers[posted.peer].probe_value:
+            return None
+        return PeerUnreachable(f"{posted.peer} was read, but the bytes are not its own")
+
+    def _probe_pieces(self, source: int, landing: int) -> Pieces:
+        target = self._landings[landing].data_ptr()
+        return np.array([(source, target, _PROBE_BYTES)], dtype=np.int64)
+
+    def _unmap(self, peer: _Peer) -> None:
+        for mapping in (peer.pool, peer.probe):
+            self._memory.unmap(mapping)
+
+    def _self_test(self) -> None:
+        """Reads the own probe, which also compiles what later reads need."""
+        try:
+            self._memory.copy(self._probe_pieces(self._probe.data_ptr(), 0))
+            self._memory.finish()
+        except TransferError as error:
+            raise TransportUnavailable(f"memory of this GPU cannot be copied: {error}") from error
+        if int(self._landings[0, 0]) != self._probe_value:
+            raise TransportUnavailable("the self-test read other bytes than were there")

@@ -1,0 +1,38 @@
+"""Lists of what is to be copied, cut and joined: rows of source, destination, bytes."""
+
+import numpy as np
+
+from kvtransfer.transport.peer_memory import Pieces, equal_pieces, joined_pieces
+
+
+def pieces(*rows: tuple[int, int, int]) -> Pieces:
+    return np.array(rows, dtype=np.int64)
+
+
+def test_runs_of_blocks_are_cut_to_one_size() -> None:
+    equal, size = equal_pieces(pieces((0, 1000, 200), (700, 300, 100), (400, 0, 300)))
+    assert size == 100
+    assert equal.tolist() == [
+        [0, 1000, 100],
+        [100, 1100, 100],
+        [700, 300, 100],
+        [400, 0, 100],
+        [500, 100, 100],
+        [600, 200, 100],
+    ]
+
+
+def test_one_run_stays_one_piece() -> None:
+    equal, size = equal_pieces(pieces((16, 32, 4096)))
+    assert (equal.tolist(), size) == ([[16, 32, 4096]], 4096)
+
+
+def test_neighbours_on_both_sides_are_joined() -> None:
+    rows = pieces((0, 500, 10), (10, 510, 10), (20, 600, 10), (40, 610, 10), (50, 620, 10))
+    assert joined_pieces(rows).tolist() == [[0, 500, 20], [20, 600, 10], [40, 610, 20]]
+
+
+def test_addresses_past_32_bits_are_kept() -> None:
+    far = (1 << 46) + 16
+    equal, _ = equal_pieces(pieces((far, far + (1 << 40), 64), (0, 1 << 41, 32)))
+    assert equal.tolist()[:2] == [[far, far + (1 << 40), 32], [far + 32, far + (1 << 40) + 32, 32]]
