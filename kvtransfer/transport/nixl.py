@@ -3,18 +3,24 @@
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from nixl_cu13 import _api as nixl
 from nixl_cu13 import _bindings as bindings
 
 from kvtransfer.errors import PeerLost, PeerUnreachable, TransferError, TransportUnavailable
-from kvtransfer.transport.base import BlockPart, BlockRun, Ended, Transport, enter_device
+from kvtransfer.transport.base import (
+    BlockPart,
+    BlockRun,
+    Ended,
+    Transport,
+    each_block,
+    enter_device,
+)
 from kvtransfer.transport.pool_address import PoolAddress
 
 BACKEND = "UCX"
@@ -42,9 +48,12 @@ _NIXL_ERRORS: tuple[type[Exception], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class _Peer:
+    """``remote`` and ``local`` are prepared lists of its part of every block, there and here."""
+
     agent_name: Any
     pool: PoolAddress
-    part: BlockPart
+    remote: Any
+    local: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +123,13 @@ class NixlTransport(Transport):
             agent_name = self._agent.add_remote_agent(nixl_metadata)
         except _NIXL_ERRORS as error:
             raise PeerUnreachable(f"NIXL does not accept {peer}: {error}") from error
-        self._peers[peer] = _Peer(agent_name, pool, part)
+        try:
+            remote = self._prepare(agent_name, pool, part.remote_offset, part.num_bytes)
+            local = self._prepare("", self._address, part.local_offset, part.num_bytes)
+        except _NIXL_ERRORS as error:
+            self._agent.remove_remote_agent(agent_name)
+            raise PeerUnreachable(f"NIXL does not see the pool of {peer}: {error}") from error
+        self._peers[peer] = _Peer(agent_name, pool, remote, local)
         return self._post_probe(peer)
 
     def disconnect(self, peer: str) -> None:
@@ -123,14 +138,19 @@ class NixlTransport(Transport):
             # Only a probe may be left here; its word stays ours, so nobody minds a late write.
             assert self._posted[ticket].probe_word is not None, f"{peer} is still being read"
             self._posted.pop(ticket)
-        self._agent.remove_remote_agent(self._peers.pop(peer).agent_name)
+        known = self._peers.pop(peer)
+        self._agent.release_dlist_handle(known.remote)
+        self._agent.release_dlist_handle(known.local)
+        self._agent.remove_remote_agent(known.agent_name)
 
     def post(self, peer: str, runs: Sequence[BlockRun]) -> int:
         known = self._peers[peer]
-        theirs, ours, num_bytes = self.byte_ranges(known.part, runs).T
-        remote = self._descriptors(known.pool, theirs, num_bytes)
-        local = self._descriptors(self._address, ours, num_bytes)
-        return self._post(peer, local, remote, probe_word=None)
+        theirs, ours, _ = each_block(runs).T.astype(np.int32)
+        # By number in the prepared lists; NIXL joins neighbours again.
+        return self._post(
+            peer,
+            lambda: self._agent.make_prepped_xfer("READ", known.local, ours, known.remote, theirs),
+        )
 
     def poll(self) -> list[Ended]:
         if not self._posted:
@@ -153,29 +173,33 @@ class NixlTransport(Transport):
         self._peers.clear()
         self._agent = None
 
-    def _descriptors(
-        self, pool: PoolAddress, offsets: npt.NDArray[np.int64], num_bytes: npt.NDArray[np.int64]
-    ) -> Any:
-        rows = np.empty((len(offsets), 3), dtype=np.uint64)
-        rows[:, 0] = pool.address + offsets
-        rows[:, 1] = num_bytes
-        rows[:, 2] = pool.device
-        return self._agent.get_xfer_descs(rows, pool.memory)
-
     def _post_probe(self, peer: str) -> int:
         word = 1 + self._num_tickets % (_NUM_PROBE_WORDS - 1)
         self._probes[word] = 0
         ours = self._probes.data_ptr() + word * self._probes.element_size()
-        theirs = self._peers[peer].pool.probe_address
-        return self._post(peer, _word_at(self._agent, ours), _word_at(self._agent, theirs), word)
+        known = self._peers[peer]
+        local = _word_at(self._agent, ours)
+        remote = _word_at(self._agent, known.pool.probe_address)
+        return self._post(
+            peer,
+            lambda: self._agent.initialize_xfer("READ", local, remote, known.agent_name),
+            word,
+        )
 
-    def _post(self, peer: str, local: Any, remote: Any, probe_word: int | None) -> int:
+    def _prepare(self, agent_name: Any, pool: PoolAddress, offset: int, num_bytes: int) -> Any:
+        """A list of ``num_bytes`` of every block of ``pool``, from ``offset`` in it on: once for a
+        peer, where a list for each read took longer to make than to use."""
+        first, blocks = pool.address + offset, (pool.block_bytes, pool.num_blocks)
+        rows = np.array([(first, num_bytes, pool.device, *blocks)], dtype=np.uint64)
+        return self._agent.prep_xfer_dlist(agent_name, rows, pool.memory)
+
+    def _post(
+        self, peer: str, make_request: Callable[[], Any], probe_word: int | None = None
+    ) -> int:
         self._num_tickets += 1
         ticket = self._num_tickets
         try:
-            handle = self._agent.initialize_xfer(
-                "READ", local, remote, self._peers[peer].agent_name
-            )
+            handle = make_request()
         except _NIXL_ERRORS as error:
             # Nothing was posted, so nothing can be written.
             self._ended.append(Ended(ticket, PeerLost(f"{peer} cannot be read: {error}")))
