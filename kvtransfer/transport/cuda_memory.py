@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from engine.kernels.cuda.copy_pieces import ALIGNMENT, copy_pieces
+from engine.kernels.cuda.copy_pieces import ALIGNMENT, NUM_PROGRAMS, copy_pieces
 from kvtransfer.errors import PeerLost, PeerUnreachable, TransportUnavailable
 from kvtransfer.transport import cuda_driver
 from kvtransfer.transport.base import enter_device
@@ -30,13 +30,15 @@ _FORMAT = struct.Struct(f"<16s16s{cuda_driver.HANDLE_BYTES}sQQI")
 Copy = Callable[[Pieces, torch.cuda.Stream], None]
 
 
-def copy_by_kernel(pieces: Pieces, stream: torch.cuda.Stream) -> None:
+def copy_by_kernel(
+    pieces: Pieces, stream: torch.cuda.Stream, num_programs: int = NUM_PROGRAMS
+) -> None:
     """Programs of ours read straight from the peer. Addresses and sizes: multiples of ALIGNMENT."""
     equal, num_bytes = equal_pieces(pieces)
     # Pinned and on the device as long as the stream needs it: torch sees to both.
     table = torch.from_numpy(equal).pin_memory()
     with torch.cuda.stream(stream):
-        copy_pieces(table.to(stream.device, non_blocking=True), num_bytes)
+        copy_pieces(table.to(stream.device, non_blocking=True), num_bytes, num_programs)
 
 
 def copy_by_engines(pieces: Pieces, stream: torch.cuda.Stream) -> None:

@@ -1,0 +1,178 @@
+"""The KV of an 8k prompt of Llama-3.1-8B from one GPU to another, and decode steps meanwhile."""
+
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+
+from bench.gpu import Bench
+from bench.kv.peer import new_pool, running_peer
+from bench.kv.reading import Reading, connected, pool_blocks_for, seconds_in_turn
+from bench.results import Figure
+from kvtransfer.transport import cuda_memory
+
+READER = "cuda:0"
+PROMPT_BYTES = 1 << 30
+BLOCK_BYTES, SMALL_BYTES = 2 << 20, 32 << 10
+PROGRAMS = (8, 16, 32, 64, 128)
+WAYS = ("kernel", "engines")
+CHOSEN = "kernel" if cuda_memory.COPY is cuda_memory.copy_by_kernel else "engines"
+BATCH, CONTEXT = 32, 1024
+STEPS, ROUNDS = 40, 3
+
+Show = Callable[[Sequence[Figure]], None]
+
+
+def gpu_name() -> str:
+    return str(torch.cuda.get_device_name(READER))
+
+
+def measure_gpu(num_gpus: int, show: Show, *, with_decode: bool) -> list[Figure]:
+    """``show`` gets figures as soon as they are there."""
+    figures: list[Figure] = []
+
+    def add(new: Sequence[Figure]) -> None:
+        show(new)
+        figures.extend(new)
+
+    with ExitStack() as entered:
+        readings: dict[str, Reading] = {
+            name: entered.enter_context(each)
+            for size in (BLOCK_BYTES, SMALL_BYTES)
+            for name, each in _readings(entered, size)
+        }
+        copy = PeerCopy(num_gpus)
+        add(_rates(copy, readings))
+        if with_decode:
+            # The engine takes what is left of the GPU's memory.
+            copy.free()
+            add(_slowdowns({way: readings[f"2mib.{way}"] for way in WAYS}))
+    return figures
+
+
+class PeerCopy:
+    """One contiguous copy of as many bytes, between the same GPUs, from within one process."""
+
+    def __init__(self, num_gpus: int) -> None:
+        there = torch.device("cuda", num_gpus - 1)
+        self._source = torch.empty(PROMPT_BYTES, dtype=torch.uint8, device=there).random_()
+        self._target = torch.empty(PROMPT_BYTES, dtype=torch.uint8, device=READER)
+
+    def __call__(self) -> None:
+        self._target.copy_(self._source)
+        torch.cuda.synchronize(self._source.device)
+        torch.cuda.synchronize(self._target.device)
+
+    def free(self) -> None:
+        del self._source, self._target
+        torch.cuda.empty_cache()
+
+
+def _readings(
+    entered: ExitStack, block_bytes: int
+) -> Iterator[tuple[str, AbstractContextManager[Reading]]]:
+    """Over every transport, all from one peer a transport; named by size and transport."""
+    size = f"{block_bytes >> 20}mib" if block_bytes >> 20 else f"{block_bytes >> 10}kib"
+    num_blocks = PROMPT_BYTES // block_bytes
+    pool_blocks = pool_blocks_for(num_blocks)
+    gpu = os.environ["CUDA_VISIBLE_DEVICES"].split(",")[-1]
+    pool = new_pool(READER, pool_blocks, block_bytes)
+    sweep = [f"kernel-{programs}" for programs in PROGRAMS] if block_bytes == BLOCK_BYTES else []
+    for offered, names in (("cuda_ipc", [*WAYS, *sweep]), ("nixl", ["nixl"])):
+        metadata = entered.enter_context(
+            running_peer(offered, "cuda:0", pool_blocks, block_bytes, CUDA_VISIBLE_DEVICES=gpu)
+        )
+        for name in names:
+            yield f"{size}.{name}", connected(name, pool, metadata, num_blocks)
+
+
+def _rates(copy: PeerCopy, readings: dict[str, Reading]) -> list[Figure]:
+    seconds = seconds_in_turn(copy, *readings.values())
+    peer_copy, *others = (PROMPT_BYTES / each / 1e9 for each in seconds)
+    rates = dict(zip(readings, others, strict=True))
+    chosen, source = rates[f"2mib.{CHOSEN}"], "a contiguous copy between the GPUs, in the same run"
+    figures = [Figure("kv.8k.peer_copy.gbps", round(peer_copy, 1), "GB/s")]
+    figures += [
+        Figure(f"kv.8k.{name}.gbps", round(rate, 1), "GB/s", round(peer_copy, 1), source)
+        for name, rate in rates.items()
+    ]
+    rival = "NIXL in the same run"
+    note = f"{CHOSEN}: {chosen:.0f} GB/s"
+    for name, value, unit, against in (
+        ("of_peer_copy", chosen / peer_copy, "fraction", None),
+        ("over_nixl_32kib", chosen / rates["32kib.nixl"], "x", rates["32kib.nixl"]),
+        ("over_nixl_2mib", chosen / rates["2mib.nixl"], "x", rates["2mib.nixl"]),
+    ):
+        compared = f"{note}, {rival}: {against:.1f} GB/s" if against is not None else note
+        figures.append(Figure(f"kv.8k.{name}", round(value, 3), unit, note=compared))
+    return figures
+
+
+class Arriving:
+    """Reads without a pause while entered, asked for by a thread that computes nothing."""
+
+    def __init__(self, read: Reading) -> None:
+        self._read = read
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.num_bytes = 0
+
+    def __enter__(self) -> "Arriving":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ends.is_set():
+            self._read()
+            self.num_bytes += self._read.num_bytes
+
+
+def _slowdowns(readings: dict[str, Reading]) -> list[Figure]:
+    """Of decode steps of an 8B model while blocks arrive all the time, against those just before
+    and after: contexts grow, and steps with them."""
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder))
+    bench.decode_steps(BATCH, CONTEXT, (2 * len(readings) * ROUNDS + 2) * STEPS)
+
+    def step_seconds() -> float:
+        began = time.perf_counter()
+        for _ in range(STEPS):
+            bench.engine.step()
+        return (time.perf_counter() - began) / STEPS
+
+    step_seconds()
+    alone = [step_seconds()]
+    during: list[tuple[str, float, float]] = []
+    for _ in range(ROUNDS):
+        for way, read in readings.items():
+            began = time.perf_counter()
+            with Arriving(read) as arriving:
+                seconds = step_seconds()
+            rate = arriving.num_bytes / (time.perf_counter() - began)
+            during.append((way, seconds, rate))
+            alone.append(step_seconds())
+    bench.drain()
+    slowdowns: dict[str, list[float]] = {way: [] for way in readings}
+    for (way, seconds, _), (before, after) in zip(during, pairwise(alone), strict=True):
+        slowdowns[way].append(2 * seconds / (before + after) - 1)
+    figures = []
+    for way, values in slowdowns.items():
+        rate = statistics.median(rate for other, _, rate in during if other == way)
+        note = f"{BATCH} x {CONTEXT}, {alone[0] * 1e3:.2f} ms alone; {rate / 1e9:.0f} GB/s arrive"
+        value = round(statistics.median(values), 4)
+        name = "decode.slowdown_in_transfer"
+        figures.append(Figure(f"{name}.{way}", value, "fraction", note=note))
+        if way == CHOSEN:
+            figures.append(Figure(name, value, "fraction", note=f"{way}: {note}"))
+    return figures

@@ -1,0 +1,70 @@
+"""Reads of scattered blocks from another process, as a decode worker makes them."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from bench.kv.peer import open_transport
+from kvtransfer.transfer_thread import TransferThread
+from kvtransfer.transport.ranked import RemoteRank
+
+PEER = "peer"
+SECONDS = 60.0
+RUNS = 9
+
+
+class Reading:
+    """Reads ``num_blocks`` blocks, each time others, from a pool of twice as many into one."""
+
+    def __init__(self, thread: TransferThread, num_blocks: int) -> None:
+        self.pool = thread.pool
+        self.num_bytes = num_blocks * thread.block_bytes
+        self._thread = thread
+        self._num_blocks = num_blocks
+        self._generator = torch.Generator().manual_seed(0)
+
+    def scattered(self) -> list[int]:
+        """Ids of blocks that lie anywhere, as after hours of service."""
+        ids = torch.randperm(self._thread.num_blocks - 1, generator=self._generator) + 1
+        chosen: list[int] = ids[: self._num_blocks].tolist()
+        return chosen
+
+    def __call__(self) -> None:
+        read = self._thread.read(PEER, self.scattered(), self.scattered())
+        read.done.result(SECONDS)
+
+
+def pool_blocks_for(num_blocks: int) -> int:
+    """Blocks of a pool that so many are read from, or into."""
+    return 2 * num_blocks + 1
+
+
+@contextmanager
+def connected(
+    transport: str, pool: torch.Tensor, metadata: bytes, num_blocks: int
+) -> Iterator[Reading]:
+    """Reads into ``pool`` from the one that ``metadata`` describes, by a thread of its own."""
+    thread = TransferThread([open_transport(transport, pool)])
+    thread.start()
+    try:
+        ranks = [RemoteRank(metadata, thread.block_bytes)]
+        thread.connect(PEER, ranks).result(SECONDS)
+        yield Reading(thread, num_blocks)
+        thread.disconnect(PEER).result(SECONDS)
+    finally:
+        thread.stop()
+
+
+def seconds_in_turn(*functions: Callable[[], object], runs: int = RUNS) -> list[float]:
+    """The median of each: they take turns, so that what the machine does besides hits all."""
+    times: list[list[float]] = [[] for _ in functions]
+    for run in range(runs + 1):
+        for function, taken in zip(functions, times, strict=True):
+            began = time.perf_counter()
+            function()
+            if run:
+                taken.append(time.perf_counter() - began)
+    return [statistics.median(taken) for taken in times]
