@@ -1,6 +1,6 @@
 """How shared prefixes are cut into work, on paper."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.attention.cascade_plan import CascadeLimits, CascadePlan, plan_cascade
@@ -62,6 +62,7 @@ def nested(draw: st.DrawFn) -> tuple[list[SharedPrefix], int]:
     return found, number
 
 
+@settings(deadline=None)
 @given(nested(), st.integers(1, 40), st.integers(1, 20))
 def test_every_token_before_a_sequences_own_is_in_one_slot(
     case: tuple[list[SharedPrefix], int], tile_members: int, programs: int

@@ -1,6 +1,6 @@
 """Shared prefixes of a decode batch, against what a search through all tables finds."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.attention.prefix_groups import PrefixGroups, SharedPrefix
@@ -112,6 +112,7 @@ def check(found: tuple[SharedPrefix, ...], sequences: list[Request]) -> list[int
     return ends
 
 
+@settings(deadline=None)
 @given(TABLES, st.sampled_from([BLOCK, 2 * BLOCK]))
 def test_every_block_that_two_share_is_attended_to_together(
     tables: list[list[int]], unit: int
@@ -132,6 +133,7 @@ def common(one: list[int], other: list[int]) -> int:
     return number
 
 
+@settings(deadline=None)
 @given(TABLES, st.lists(st.lists(st.integers(0, 8), max_size=9), max_size=6))
 def test_a_search_that_follows_a_batch_finds_what_a_new_one_does(
     tables: list[list[int]], batches: list[list[int]]
