@@ -53,7 +53,7 @@ class Consumer:
         """Makes sure of the pair: a Handshake and a first byte, once per boot id.
 
         ``open`` does it where needed; doing it when a worker is discovered saves the first request
-        the wait. Raises ServiceError, PairingRefused, PeerError or TimeoutError.
+        the wait. Raises ServiceError, TransferError or TimeoutError.
         """
         await self._paired(address, boot_id)
 

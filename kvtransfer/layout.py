@@ -23,12 +23,8 @@ class HeadRange:
     first_head: int
     num_heads: int
 
-    @property
-    def heads(self) -> range:
-        return range(self.first_head, self.first_head + self.num_heads)
-
     def __str__(self) -> str:
-        return f"{self.heads.start}..{self.heads.stop - 1}"
+        return f"{self.first_head}..{self.first_head + self.num_heads - 1}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +84,12 @@ class KvLayout:
 
     def is_divided_by(self, ranks: Sequence[HeadRange]) -> bool:
         """Whether the ranks hold every head, once and in order."""
-        heads = [head for rank in ranks for head in rank.heads]
-        return heads == list(range(self.num_kv_heads))
+        next_head = 0
+        for rank in ranks:
+            if rank.first_head != next_head:
+                return False
+            next_head += rank.num_heads
+        return next_head == self.num_kv_heads
 
     def to_pb(self) -> kv_transfer_pb2.KvLayout:
         """The message form."""

@@ -41,7 +41,8 @@ class PrefillPeer:
     async def pair(self, request: kv_transfer_pb2.HandshakeRequest, *, seconds: float) -> None:
         """Handshakes and moves a first byte (protocol 2.4).
 
-        Raises ServiceError (the worker's own words), PairingRefused, PeerError, TimeoutError.
+        Raises ServiceError (the worker's own words), PairingRefused, MessageOutOfOrder, PeerError,
+        TimeoutError.
         """
         response = await self.handshake(request, seconds=seconds)
         ranks = check_answer(response, self._layout, self._transfers, peer_boot_id=self.boot_id)
