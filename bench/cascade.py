@@ -6,9 +6,11 @@ measures other layouts of our kernel and FlashInfer's kernels as well. It prints
 ``bench/results/cascade.json``. ``--layouts`` stops before the grid and writes nothing.
 """
 
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
+from typing import TypeAlias
 
 import torch
 
@@ -25,8 +27,12 @@ from engine.gpu.cascade_measure import (
     measure_cascade,
     microseconds,
 )
+from engine.kernels.cuda.decode_shape import DecodeShape, decode_shape
 from engine.kernels.cuda.prefix_shape import PrefixShape, prefix_shape
 
+# None: what the tables say.
+_Prefix: TypeAlias = PrefixShape | None
+_Own: TypeAlias = DecodeShape | None
 LLAMA_8B = CascadeHeads(num_heads=32, num_kv_heads=8, head_dim=128)
 HEADLINE = CascadePoint(members=256, shared=32768, own=256)
 NAME = "cascade.32k.b256"
@@ -43,24 +49,40 @@ LAYOUTS = (
     PrefixShape(64, 64, 4, 3, 2),
     PrefixShape(64, 64, 4, 2, 2),
 )
+# Of the own parts, which are short: smaller tiles let several programs share a multiprocessor.
+OWN_LAYOUTS = tuple(
+    DecodeShape(1 << 30, 1, tile, num_warps, num_stages, 2, "tried")
+    for tile, num_warps, num_stages in (
+        (128, 4, 3), (128, 8, 3), (128, 4, 2), (64, 4, 4), (64, 4, 3), (64, 2, 3), (32, 4, 4),
+    )
+)  # fmt: skip
 # Of the norm: two ways to compute in bfloat16.
 TOLERANCE = 2e-2
 
 
 def measure_layouts(pool: CascadePool) -> None:
     """Prints microseconds of a layer at the headline, each after it was compared with flat, and
-    the layout that prefix_shape should have."""
-    times = {}
-    for layout in LAYOUTS:
-        captured = CapturedAttention(pool, HEADLINE.members, layout)
-        captured.load(HEADLINE)
-        difference = compare(captured)
-        times[layout] = captured.microseconds(shares=True)
-        print(f"{layout}  {times[layout]:8.1f} us, differs by {difference:.1e}", flush=True)
+    what the tables should say."""
     row = pool.kv_cache.tensor[0, 0, 0, 0, 0]
     used = prefix_shape(torch.cuda.get_device_capability(), row)
-    best = min(times, key=lambda layout: times[layout])
-    print(f"the best is {best}, the engine takes {used}", flush=True)
+    print(f"the best is {_best(pool, LAYOUTS, [None])[0]}, the engine takes {used}", flush=True)
+    used_own = decode_shape(HEADLINE.members, pool.heads.num_kv_heads, row)
+    best_own = _best(pool, [None], OWN_LAYOUTS)[1]
+    print(f"of own parts the best is {best_own}, the engine takes {used_own}", flush=True)
+
+
+def _best(
+    pool: CascadePool, shapes: Sequence[_Prefix], own_shapes: Sequence[_Own]
+) -> tuple[_Prefix, _Own]:
+    times: dict[tuple[_Prefix, _Own], float] = {}
+    for pair in itertools.product(shapes, own_shapes):
+        captured = CapturedAttention(pool, HEADLINE.members, *pair)
+        captured.load(HEADLINE)
+        difference = compare(captured)
+        times[pair] = captured.microseconds(shares=True)
+        tried = next(each for each in pair if each is not None)
+        print(f"{tried}  {times[pair]:8.1f} us, differs by {difference:.1e}", flush=True)
+    return min(times, key=lambda pair: times[pair])
 
 
 def compare(captured: CapturedAttention) -> float:

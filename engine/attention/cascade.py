@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from engine.attention.cascade_plan import ITEM_FIELDS, CascadeLimits, CascadePlan
+from engine.kernels.cuda.decode_shape import DecodeShape
 from engine.kernels.cuda.launch import current_gpu
 from engine.kernels.cuda.paged_prefix import PrefixResults, PrefixWork, paged_prefix
 from engine.kernels.cuda.prefix_shape import PrefixShape, prefix_shape, prefix_unit
@@ -29,8 +30,11 @@ class Cascade:
         num_heads: int,
         max_sequences: int,
         shape: PrefixShape | None = None,
+        own_shape: DecodeShape | None = None,
     ) -> None:
-        """``shape``: another one than the table's, for measuring."""
+        """``shape``, and ``own_shape`` of the sequences' own parts: other ones than the tables',
+        for measuring."""
+        self.own_shape = own_shape
         pool = kv_cache.tensor
         num_kv_heads, head_dim = pool.shape[1], pool.shape[-1]
         gpu = current_gpu()

@@ -48,7 +48,8 @@ class TritonAttention(AttentionBackend):
         self._cascade = cascade
         self._tables = tables
         self._table_stride = table_stride
-        self._shape = decode_shape(
+        own_shape = None if cascade is None else cascade.own_shape
+        self._shape = own_shape or decode_shape(
             len(batch.query_lens), self._num_kv_heads, self._kv_cache.tensor[0, 0, 0, 0, 0]
         )
         self._decode_plans: dict[int | None, DecodePlan] = {}

@@ -17,6 +17,7 @@ from engine.attention.prefix_groups import SharedPrefix
 from engine.attention.triton_backend import TritonAttention
 from engine.batch import ForwardBatch
 from engine.config import ModelConfig
+from engine.kernels.cuda.decode_shape import DecodeShape
 from engine.kernels.cuda.prefix_shape import PrefixShape, prefix_unit
 from engine.kv_cache import KvCache
 
@@ -103,8 +104,14 @@ class CascadePool:
 class CapturedAttention:
     """Decode attention of all layers for ``members`` sequences, captured both ways."""
 
-    def __init__(self, pool: CascadePool, members: int, shape: PrefixShape | None = None) -> None:
-        """``shape``: another one than the table's."""
+    def __init__(
+        self,
+        pool: CascadePool,
+        members: int,
+        shape: PrefixShape | None = None,
+        own_shape: DecodeShape | None = None,
+    ) -> None:
+        """``shape`` and ``own_shape``: other ones than the tables'."""
         self._pool = pool
         heads, device = pool.heads, pool.kv_cache.tensor.device
         width = (max(SHARED) + max(OWN)) // BLOCK_SIZE
@@ -113,7 +120,7 @@ class CapturedAttention:
         self._batch = _batch(members, device)
         self.query = torch.randn(members, heads.num_heads, heads.head_dim, device=device).bfloat16()
         self._attention = TritonAttention(pool.kv_cache)
-        self._cascade = Cascade(pool.kv_cache, heads.num_heads, members, shape)
+        self._cascade = Cascade(pool.kv_cache, heads.num_heads, members, shape, own_shape)
         self._graphs = {shares: self._capture(shares) for shares in (False, True)}
 
     def load(self, point: CascadePoint) -> None:
