@@ -3,7 +3,7 @@
 from contextlib import closing
 from multiprocessing.shared_memory import SharedMemory
 
-import torch
+import numpy as np
 
 from bench.kv.peer import new_pool, running_peer
 from bench.kv.reading import Reading, connected, pool_blocks_for, seconds_in_turn
@@ -12,21 +12,25 @@ from bench.results import Figure
 # What a prompt of 1000 tokens has in a Llama-3.1-8B-shaped pool, and the size of the pieces.
 NUM_BYTES = 128 << 20
 BLOCK_KIB = (32, 2048)
-RIVAL = "torch's copy of each block from shared memory, in the same run"
+RIVAL = "NumPy's copy of each block from shared memory, in the same run"
 
 
 class SharedCopy:
-    """Copies scattered blocks from shared memory into a pool."""
+    """Copies scattered blocks from shared memory into memory of this process."""
 
     def __init__(self, shared: SharedMemory, like: Reading) -> None:
-        self._source = torch.frombuffer(shared.buf, dtype=torch.int64, count=like.pool.numel())
-        self._source = self._source.view(like.pool.shape).random_()
-        self._target = torch.empty_like(like.pool).random_()
+        assert shared.buf is not None, "it is open"
+        shape = (like.pool.shape[0], -1)
+        # On one thread: two of them would wait for each other wherever something else runs.
+        self._source = np.frombuffer(shared.buf, dtype=np.int64, count=like.pool.numel())
+        self._source = self._source.reshape(shape)
+        self._source[:] = like.pool.view(shape).numpy()
+        self._target = self._source.copy()
         self._like = like
 
     def __call__(self) -> None:
         for there, here in zip(self._like.scattered(), self._like.scattered(), strict=True):
-            self._target[here].copy_(self._source[there])
+            self._target[here] = self._source[there]
 
 
 def measure_cpu(num_bytes: int = NUM_BYTES, block_kib: tuple[int, ...] = BLOCK_KIB) -> list[Figure]:
