@@ -2,8 +2,9 @@
 
 ``python -m bench.cascade`` measures a grid of groups, shared and own tokens both ways, finds the
 row that chooses best, and says what its choices cost. At 32768 shared tokens of 256 sequences it
-measures other layouts of our kernel and FlashInfer's kernels as well. It prints tables and writes
-``bench/results/cascade.json``. ``--layouts`` stops before the grid and writes nothing.
+measures other layouts of our kernel, FlashInfer's kernels, and a whole step of the engine both
+ways. It prints tables and writes ``bench/results/cascade.json``. ``--layouts`` stops before the
+grid and writes nothing.
 """
 
 import itertools
@@ -14,6 +15,7 @@ from typing import TypeAlias
 
 import torch
 
+from bench.cascade_step import compare_steps
 from bench.gpu import copy_rate, gemm_rate
 from bench.results import Figure, write_results
 from engine.attention.cascade_table import CascadeHeads, CascadeRow
@@ -196,7 +198,8 @@ def main(arguments: Sequence[str]) -> None:
         figures = headline(pool, copy, gemm)
         if "--layouts" in arguments:
             return
-        figures += grid_figures(*grid(pool))
+        times, row = grid(pool)
+    figures += grid_figures(times, row)
     hardware = {
         "gpu": torch.cuda.get_device_name(),
         "gpu_copy": f"{copy / 1e12:.2f} TB/s, read and written",
@@ -206,7 +209,13 @@ def main(arguments: Sequence[str]) -> None:
     packages = ["torch", "triton"]
     if find_spec("flashinfer") is not None:
         packages.append("flashinfer-python")
-    print(write_results("cascade", figures, packages, hardware=hardware))
+    print(write_results("cascade", figures, packages, hardware=hardware), flush=True)
+    del pool
+    torch.cuda.empty_cache()
+    # Again with the whole step, which takes longer and may be interrupted.
+    step = compare_steps(row)
+    print(f"{step.name} {step.value} {step.note}", flush=True)
+    print(write_results("cascade", [*figures, step], packages, hardware=hardware))
 
 
 if __name__ == "__main__":

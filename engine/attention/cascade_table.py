@@ -72,11 +72,13 @@ def cascade_rows(gpu: str) -> list[CascadeRow]:
     return [row for row in (*rows, *CASCADE_TABLE) if row.gpu == gpu]
 
 
-def write_cascade(row: CascadeRow) -> Path:
-    """Puts it where ``cascade_rows`` finds it; OSError where it cannot."""
+def write_cascade(row: CascadeRow, folder: Path | None = None) -> Path:
+    """Puts it where ``cascade_rows`` finds it, or into another folder that BATON_KERNEL_DIR may
+    name; OSError where it cannot."""
     shape = f"{row.heads.num_heads} {row.heads.num_kv_heads} {row.heads.head_dim}"
     facts = {**asdict(row), "torch": torch.__version__, "baton": baton_version()}
-    return write_tuned(tuned_file("cascade", f"{row.gpu} {shape}"), facts)
+    path = tuned_file("cascade", f"{row.gpu} {shape}")
+    return write_tuned(path if folder is None else folder / path.name, facts)
 
 
 def _read(path: Path) -> CascadeRow | None:
