@@ -69,9 +69,9 @@ def _gpu() -> str:
     return f"; {torch.cuda.get_device_name()}, with device cuda"
 
 
-def run_tune(model: str, *, as_json: bool) -> None:
-    """Measures, writes the tables and prints what they say; ``model`` is whose heads are measured
-    on a GPU, where there is one."""
+def run_tune(model: str, num_ranks: int, *, as_json: bool) -> None:
+    """Measures, writes the tables and prints what they say; on a GPU, where there is one, with the
+    heads that one of ``num_ranks`` ranks of ``model`` has."""
     require_engine(_WHAT)
     import torch
 
@@ -79,7 +79,7 @@ def run_tune(model: str, *, as_json: bool) -> None:
     from engine.kernels.tuned_table import Machine, TunedTable
     from worker.settings import EngineSettings
 
-    config = model_config(model) if torch.cuda.is_available() else None
+    config = _rank_config(model, num_ranks) if torch.cuda.is_available() else None
     threads = EngineSettings().num_threads
     torch.set_num_threads(threads)
     crossings = _measure()
@@ -126,6 +126,16 @@ def _measure() -> "list[Crossing]":
             measure_crossing(kind, shapes, advance=lambda: progress.advance(task))
             for kind, shapes in SHAPES.items()
         ]
+
+
+def _rank_config(model: str, num_ranks: int) -> "ModelConfig":
+    from engine.errors import ConfigurationError
+    from engine.parallel.sharding import shard_config
+
+    try:
+        return shard_config(model_config(model), num_ranks)
+    except ConfigurationError as error:
+        raise CommandError(str(error)) from error
 
 
 def _measure_cascade(config: "ModelConfig") -> "CascadeRow":

@@ -21,7 +21,13 @@ def kernels(context: typer.Context, json: flags.Json = False) -> None:
 
 
 @app.command()
-def tune(model: flags.Model = "smollm2-135m", json: flags.Json = False) -> None:
+def tune(
+    model: flags.Model = "smollm2-135m",
+    tensor_parallel_size: Annotated[
+        int, typer.Option(min=1, metavar="N", help="On a GPU: for one of so many ranks.")
+    ] = 1,
+    json: flags.Json = False,
+) -> None:
     """Measure this machine's choices again; workers started later use them.
 
     It takes a minute or two with nothing else running. Measured is, up to how many tokens 4-bit and
@@ -30,7 +36,7 @@ def tune(model: flags.Model = "smollm2-135m", json: flags.Json = False) -> None:
     """
     from batonctl.kernels import run_tune
 
-    run_tune(model, as_json=json)
+    run_tune(model, tensor_parallel_size, as_json=json)
 
 
 @app.command()

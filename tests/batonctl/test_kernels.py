@@ -40,7 +40,7 @@ def test_the_list_names_what_each_case_runs_on(tmp_path: Path) -> None:
 
 def test_what_was_measured_here_is_listed_in_place_of_what_ships(tuned: dict[str, str]) -> None:
     before = json.loads(baton("kernels", "--json", env=tuned).stdout)
-    run_tune("smollm2-135m", as_json=True)
+    run_tune("smollm2-135m", 1, as_json=True)
     after = json.loads(baton("kernels", "--json", env=tuned).stdout)
     assert before["tuned"] is None
     assert after["tuned"] is not None
@@ -52,7 +52,7 @@ def test_what_was_measured_here_is_listed_in_place_of_what_ships(tuned: dict[str
 def test_a_tune_prints_every_time_and_where_the_table_went(
     tuned: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_tune("smollm2-135m", as_json=False)
+    run_tune("smollm2-135m", 1, as_json=False)
     output = capsys.readouterr().out
     table = read_tuned()
     assert table is not None
@@ -68,7 +68,7 @@ def test_a_folder_that_cannot_be_written_is_named(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BATON_KERNEL_DIR", str(tmp_path / "file" / "below"))
     with pytest.raises(CommandError, match=r"cannot write the table: .*file/below"):
-        run_tune("smollm2-135m", as_json=False)
+        run_tune("smollm2-135m", 1, as_json=False)
 
 
 @pytest.mark.parametrize("arguments", [("kernels",), ("kernels", "tune")])
