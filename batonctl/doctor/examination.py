@@ -14,6 +14,7 @@ from batonctl.doctor.check import Check, Verdict, skipped
 from batonctl.doctor.machine import check_machine
 from batonctl.doctor.model import check_model
 from batonctl.doctor.ports import DEFAULT_PORTS, check_ports
+from batonctl.doctor.rates import check_rates
 from batonctl.doctor.running import check_gateway, check_workers, no_stack
 from batonctl.doctor.transport import check_transport
 from batonctl.ports import is_free
@@ -53,6 +54,8 @@ def examine(address: str | None, workers: Sequence[str], model: str) -> list[Che
         checks.append(skipped("transport", "needs the engine extra"))
     else:
         checks.append(check_transport())
+        if checks[-1].verdict == Verdict.OK:
+            checks += check_rates()
     return checks + stack
 
 

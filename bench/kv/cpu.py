@@ -5,8 +5,8 @@ from multiprocessing.shared_memory import SharedMemory
 
 import numpy as np
 
-from bench.kv.peer import new_pool, running_peer
-from bench.kv.reading import Reading, connected, pool_blocks_for, seconds_in_turn
+from batonctl.doctor.block_reading import Reading, connected, pool_blocks_for, seconds_in_turn
+from batonctl.doctor.pool_process import new_pool, running_pool, transport_over
 from bench.results import Figure
 
 # What a prompt of 1000 tokens has in a Llama-3.1-8B-shaped pool, and the size of the pieces.
@@ -42,8 +42,8 @@ def _measure(num_bytes: int, kib: int) -> list[Figure]:
     num_blocks = num_bytes // (kib << 10)
     pool = new_pool("cpu", pool_blocks_for(num_blocks), kib << 10)
     with (
-        running_peer("nixl", "cpu", pool.shape[0], kib << 10) as metadata,
-        connected("nixl", pool, metadata, num_blocks) as read,
+        running_pool("nixl", "cpu", pool.shape[0], kib << 10) as metadata,
+        connected(transport_over(pool, "nixl"), metadata, num_blocks) as read,
     ):
         shared = SharedMemory(create=True, size=read.pool.nbytes)
         try:

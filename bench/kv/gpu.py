@@ -7,16 +7,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import torch
 
+from batonctl.doctor.block_reading import Reading, connected, pool_blocks_for, seconds_in_turn
+from batonctl.doctor.pool_process import new_pool, running_pool, transport_over
 from bench.gpu import Bench
-from bench.kv.peer import new_pool, running_peer
-from bench.kv.reading import Reading, connected, pool_blocks_for, seconds_in_turn
 from bench.results import Figure
+from engine.kernels.cuda import copy_pieces
 from kvtransfer.transport import cuda_memory
+from kvtransfer.transport.base import Transport
+from kvtransfer.transport.choosing import ChoosingTransport
+from kvtransfer.transport.cuda_ipc import CudaIpcTransport
 
 READER = "cuda:0"
 PROMPT_BYTES = 1 << 30
@@ -78,19 +83,30 @@ class PeerCopy:
 def _readings(
     entered: ExitStack, block_bytes: int
 ) -> Iterator[tuple[str, AbstractContextManager[Reading]]]:
-    """Over every transport, all from one peer a transport; named by size and transport."""
+    """Over every transport, all from one peer; named by size and transport."""
     size = f"{block_bytes >> 20}mib" if block_bytes >> 20 else f"{block_bytes >> 10}kib"
     num_blocks = PROMPT_BYTES // block_bytes
     pool_blocks = pool_blocks_for(num_blocks)
     gpu = os.environ["CUDA_VISIBLE_DEVICES"].split(",")[-1]
     pool = new_pool(READER, pool_blocks, block_bytes)
     sweep = [f"kernel-{programs}" for programs in PROGRAMS] if block_bytes == BLOCK_BYTES else []
-    for offered, names in (("cuda_ipc", [*WAYS, *sweep]), ("nixl", ["nixl"])):
-        metadata = entered.enter_context(
-            running_peer(offered, "cuda:0", pool_blocks, block_bytes, CUDA_VISIBLE_DEVICES=gpu)
-        )
-        for name in names:
-            yield f"{size}.{name}", connected(name, pool, metadata, num_blocks)
+    metadata = entered.enter_context(
+        running_pool("auto", "cuda:0", pool_blocks, block_bytes, CUDA_VISIBLE_DEVICES=gpu)
+    )
+    for name in (*WAYS, *sweep, "nixl"):
+        yield f"{size}.{name}", connected(_open(name, pool), metadata, num_blocks)
+
+
+def _open(name: str, pool: torch.Tensor) -> Transport:
+    """ "nixl", "engines", "kernel", or "kernel-32", with so many programs."""
+    if name == "nixl":
+        return transport_over(pool, "nixl")
+    way, _, programs = name.partition("-")
+    copy: cuda_memory.Copy = cuda_memory.copy_by_engines
+    if way == "kernel":
+        num_programs = int(programs or copy_pieces.NUM_PROGRAMS)
+        copy = partial(cuda_memory.copy_by_kernel, num_programs=num_programs)
+    return ChoosingTransport([CudaIpcTransport(pool, cuda_memory.CudaMemory(pool.device, copy))])
 
 
 def _rates(copy: PeerCopy, readings: dict[str, Reading]) -> list[Figure]:

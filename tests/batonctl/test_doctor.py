@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from batonctl.doctor import machine, model, ports, transport
+from batonctl.doctor import machine, model, ports, rates, transport
 from batonctl.doctor.check import Check, Verdict
 from batonctl.doctor.running import check_gateway, check_workers
 from chassis.model_store import resolve
@@ -84,6 +85,34 @@ def test_unusable_ucx_is_found_by_the_real_probe(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("UCX_TLS", "no_such_transport")
     check = transport.check_transport()
     assert check.verdict == Verdict.FAILED
+
+
+def test_the_rate_of_every_pair_of_devices_is_compared_with_a_plain_copy() -> None:
+    checks = rates.check_rates()
+    assert checks[0].name == "transfer CPU"
+    assert checks[0].verdict in (Verdict.OK, Verdict.WARNING)
+    assert re.fullmatch(r"[\d.]+ GB/s over nixl, a plain copy makes [\d.]+", checks[0].detail)
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict", "says"),
+    [
+        (
+            """print('{"pair": "x", "transport": "y", "rate": 5e8, "plain": 9e9}')""",
+            "warning",
+            "0.5",
+        ),
+        ("""print('{"pair": "x", "error": "out of memory"}')""", "skipped", "out of memory"),
+        ("import sys; sys.exit('no torch')", "skipped", "ended with 1: no torch"),
+        ("import time; time.sleep(600)", "skipped", "not measured within 0.5 s"),
+    ],
+    ids=["slow", "no room", "failed", "hung"],
+)
+def test_what_is_slow_or_cannot_be_measured_is_told(code: str, verdict: str, says: str) -> None:
+    limit = 0.5 if "sleep" in code else 60.0
+    (check,) = rates.check_rates((sys.executable, "-c", code), limit)
+    assert check.verdict == verdict
+    assert says in check.detail
 
 
 def test_a_default_port_that_is_taken_fails_unless_a_stack_holds_it(

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
-from bench.kv.peer import open_transport
 from kvtransfer.transfer_thread import TransferThread
+from kvtransfer.transport.base import Transport
 from kvtransfer.transport.ranked import RemoteRank
 
 PEER = "peer"
@@ -43,15 +43,15 @@ def pool_blocks_for(num_blocks: int) -> int:
 
 
 @contextmanager
-def connected(
-    transport: str, pool: torch.Tensor, metadata: bytes, num_blocks: int
-) -> Iterator[Reading]:
-    """Reads into ``pool`` from the one that ``metadata`` describes, by a thread of its own."""
-    thread = TransferThread([open_transport(transport, pool)])
+def connected(transport: Transport, metadata: bytes, num_blocks: int) -> Iterator[Reading]:
+    """Reads from the pool that ``metadata`` describes; the transport is closed at the end.
+
+    Raises PeerError where nothing can be read from it.
+    """
+    thread = TransferThread([transport])
     thread.start()
     try:
-        ranks = [RemoteRank(metadata, thread.block_bytes)]
-        thread.connect(PEER, ranks).result(SECONDS)
+        thread.connect(PEER, [RemoteRank(metadata, thread.block_bytes)]).result(SECONDS)
         yield Reading(thread, num_blocks)
         thread.disconnect(PEER).result(SECONDS)
     finally:
