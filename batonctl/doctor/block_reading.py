@@ -32,9 +32,11 @@ class Reading:
         chosen: list[int] = ids[: self._num_blocks].tolist()
         return chosen
 
-    def __call__(self) -> None:
-        read = self._thread.read(PEER, self.scattered(), self.scattered())
-        read.done.result(SECONDS)
+    def __call__(self, times: int = 1) -> None:
+        """``times`` of them at once."""
+        reads = [self._thread.read(PEER, self.scattered(), self.scattered()) for _ in range(times)]
+        for read in reads:
+            read.done.result(SECONDS)
 
 
 def pool_blocks_for(num_blocks: int) -> int:

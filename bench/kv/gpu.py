@@ -31,6 +31,8 @@ WAYS = ("kernel", "engines")
 CHOSEN = "kernel" if cuda_memory.COPY is cuda_memory.copy_by_kernel else "engines"
 BATCH, CONTEXT = 32, 1024
 STEPS, ROUNDS = 40, 3
+# Prompts on their way at once, where what a read costs on the host hides behind others.
+SUSTAINED = 4
 
 Show = Callable[[Sequence[Figure]], None]
 
@@ -110,8 +112,10 @@ def _open(name: str, pool: torch.Tensor) -> Transport:
 
 
 def _rates(copy: PeerCopy, readings: dict[str, Reading]) -> list[Figure]:
-    seconds = seconds_in_turn(copy, *readings.values())
-    peer_copy, *others = (PROMPT_BYTES / each / 1e9 for each in seconds)
+    chosen_reading = readings[f"2mib.{CHOSEN}"]
+    seconds = seconds_in_turn(copy, lambda: chosen_reading(SUSTAINED), *readings.values())
+    peer_copy, sustained, *others = (PROMPT_BYTES / each / 1e9 for each in seconds)
+    sustained *= SUSTAINED
     rates = dict(zip(readings, others, strict=True))
     chosen, source = rates[f"2mib.{CHOSEN}"], "a contiguous copy between the GPUs, in the same run"
     figures = [Figure("kv.8k.peer_copy.gbps", round(peer_copy, 1), "GB/s")]
@@ -123,6 +127,7 @@ def _rates(copy: PeerCopy, readings: dict[str, Reading]) -> list[Figure]:
     note = f"{CHOSEN}: {chosen:.0f} GB/s"
     for name, value, unit, against in (
         ("of_peer_copy", chosen / peer_copy, "fraction", None),
+        (f"of_peer_copy.{SUSTAINED}_at_once", sustained / peer_copy, "fraction", None),
         ("over_nixl_32kib", chosen / rates["32kib.nixl"], "x", rates["32kib.nixl"]),
         ("over_nixl_2mib", chosen / rates["2mib.nixl"], "x", rates["2mib.nixl"]),
     ):

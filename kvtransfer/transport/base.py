@@ -164,5 +164,6 @@ def enter_device(device: torch.device) -> None:
 
     Without one UCX does not see that memory can be mapped, and copies it through the host.
     """
+    torch.cuda.set_device(device)
     # Only a call that works on the device does; to set a device that is set already does not.
     torch.cuda.synchronize(device)

@@ -65,7 +65,8 @@ class CudaMemory(PeerMemory):
 
     def export(self, memory: torch.Tensor) -> bytes:
         try:
-            handle, offset = cuda_driver.export_memory(memory.data_ptr())
+            with self._current():
+                handle, offset = cuda_driver.export_memory(memory.data_ptr())
             host = uuid.UUID(_BOOT_ID.read_text().strip()).bytes
         except (CudaError, OSError, ValueError) as error:
             raise TransportUnavailable(
@@ -85,9 +86,11 @@ class CudaMemory(PeerMemory):
             if process == _PROCESS:
                 # A process cannot map what is its own.
                 if device != self._stream.device.index:
-                    cuda_driver.enable_peer_access(device)
+                    with self._current():
+                        cuda_driver.enable_peer_access(device)
                 return Mapping(address)
-            base = cuda_driver.map_memory(handle)
+            with self._current():
+                base = cuda_driver.map_memory(handle)
         except CudaError as error:
             raise PeerUnreachable(
                 f"its memory cannot be mapped: {error} (does this process see its GPU, and share "
@@ -97,7 +100,8 @@ class CudaMemory(PeerMemory):
 
     def unmap(self, mapping: Mapping) -> None:
         if mapping.base is not None:
-            cuda_driver.unmap_memory(mapping.base)
+            with self._current():
+                cuda_driver.unmap_memory(mapping.base)
 
     def copy(self, pieces: Pieces) -> None:
         aligned = not (pieces % ALIGNMENT).any()
@@ -114,3 +118,7 @@ class CudaMemory(PeerMemory):
 
     def finish(self) -> None:
         self._stream.synchronize()
+
+    def _current(self) -> torch.cuda.device:
+        """Makes the device's context that of the driver's calls, while entered."""
+        return torch.cuda.device(self._stream.device)

@@ -46,10 +46,21 @@ REQUESTS = [
 ]
 
 
+# By the setting, what moves blocks where both workers are on this host.
+TRANSPORTS = {"nixl": "nixl", "auto": "cuda_ipc"}
+
+
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def workers(tiny_model: str, traces: Path) -> Iterator[tuple[WorkerProcess, WorkerProcess]]:
+def workers(
+    tiny_model: str, traces: Path, transport: str
+) -> Iterator[tuple[WorkerProcess, WorkerProcess]]:
     last_gpu = str(torch.cuda.device_count() - 1)
-    flags = ("--workers-on-device", "2", "--max-num-batched-tokens", "96")
+    flags = ("--workers-on-device", "2", "--max-num-batched-tokens", "96", "--transport", transport)
     with (
         running(
             *("prefill", *flags), trace_directory=traces, model=tiny_model, CUDA_VISIBLE_DEVICES="0"
@@ -97,20 +108,29 @@ async def test_answers_through_the_split_are_those_of_one_process(
     expected: list[list[list[int]]],
     tiny_model: str,
     traces: Path,
+    transport: str,
 ) -> None:
     """In float32: what differs between kernels and batches is far below what decides a token."""
     prefill, decode = workers
     assert await ask(prefill, decode, tiny_model, traces) == expected
-    assert read_counter(decode, "baton_kv_transfer_bytes_total", transport="nixl") > 0
+    assert (
+        read_counter(decode, "baton_kv_transfer_bytes_total", transport=TRANSPORTS[transport]) > 0
+    )
     assert read_counter(decode, "baton_local_prefills_total") == 0
 
 
 @pytest.mark.multi_gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two NVIDIA GPUs")
 @pytest.mark.parametrize("sizes", [(1, 2), (2, 1), (2, 2)], ids=["1 to 2", "2 to 1", "2 to 2"])
+@pytest.mark.parametrize("transport", TRANSPORTS, indirect=True)
 async def test_any_numbers_of_gpus_on_both_sides_give_the_answers_of_one_process(
-    sizes: tuple[int, int], expected: list[list[list[int]]], tiny_model: str, traces: Path
+    sizes: tuple[int, int],
+    expected: list[list[list[int]]],
+    tiny_model: str,
+    traces: Path,
+    transport: str,
 ) -> None:
+    flags = ("--workers-on-device", "2", "--max-num-batched-tokens", "96", "--transport", transport)
     sides = [
         ("prefill", "--checksums", "--tensor-parallel-size", str(sizes[0])),
         ("decode", *POOL, "--tensor-parallel-size", str(sizes[1])),
@@ -119,7 +139,7 @@ async def test_any_numbers_of_gpus_on_both_sides_give_the_answers_of_one_process
         prefill, decode = [
             stack.enter_context(
                 running(
-                    *(*side, "--workers-on-device", "2", "--max-num-batched-tokens", "96"),
+                    *(*side, *flags),
                     trace_directory=traces,
                     model=tiny_model,
                     CUDA_VISIBLE_DEVICES="0,1",
