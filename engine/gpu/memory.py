@@ -73,14 +73,15 @@ def await_memory(
     memory = read()
     if need.least > need.part_of(memory.total):
         return memory
-    began = last_return = last_line = clock()
+    began = last_return = clock()
+    last_line = began - _LINE_SECONDS
     most_free = memory.free
     while memory.free < (usual := max(need.usual(memory.total), need.least)):
         now = clock()
         is_still = memory.free >= need.least and now - last_return >= STILL_SECONDS
         if is_still or now - began >= PATIENCE_SECONDS:
             break
-        if now == began or now - last_line >= _LINE_SECONDS:
+        if now - last_line >= _LINE_SECONDS:
             last_line = now
             log.warning(
                 "waiting for memory of the GPU, %.0f of at most %.0f s: %.1f of %.1f GiB are free; "
