@@ -109,12 +109,20 @@ class TransferQueue:
         return posted or bool(ended)
 
     def close(self, error: TransferError) -> None:
-        """Fails everything and closes the transport; then nothing is in flight any more."""
+        """Fails everything and closes the transport; then nothing is in flight any more.
+
+        Raises what closing does: reads that are in flight then never end.
+        """
         for read in tuple(self._reads):
             read.fail(error, self._clock())
-        self._transport.close()
-        for read in tuple(self._reads):
-            read.abandon(error, self._clock())
+        try:
+            self._transport.close()
+            for read in tuple(self._reads):
+                read.abandon(error, self._clock())
+        finally:
+            self._let_go(error)
+
+    def _let_go(self, error: TransferError) -> None:
         for peer in self._peers.values():
             if not peer.connected.done():
                 peer.connected.set_exception(error)

@@ -227,7 +227,11 @@ class TransferThread:
         except BaseException as error:
             log.exception("the transfer thread failed")
             failure = error
-        self._shut_down()
+        try:
+            self._shut_down()
+        except Exception as error:
+            log.exception("the transfer thread could not close its transport")
+            failure = failure or error
         if failure is not None and self._on_failure is not None:
             self._on_failure(failure)
 

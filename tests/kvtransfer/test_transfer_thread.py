@@ -1,13 +1,15 @@
 """The thread around a transport: what its owner sees when it stops or fails."""
 
 import threading
+from collections.abc import Sequence
+from queue import SimpleQueue
 
 import pytest
 import torch
 
 from kvtransfer.errors import TransferClosed
 from kvtransfer.transfer_thread import TransferThread
-from kvtransfer.transport.base import Ended
+from kvtransfer.transport.base import BlockRun, Ended
 from kvtransfer.transport.local import LocalFabric, LocalTransport
 from kvtransfer.transport.ranked import RemoteRank
 
@@ -19,11 +21,26 @@ class BrokenTransport(LocalTransport):
     """Fails in a way no transport may, once told to."""
 
     broken = False
+    broken_for_good = False
+
+    def __init__(self, pool: torch.Tensor, pool_name: str, fabric: LocalFabric) -> None:
+        super().__init__(pool, pool_name, fabric)
+        self.has_posted = threading.Event()
+
+    def post(self, peer: str, runs: Sequence[BlockRun]) -> int:
+        ticket = super().post(peer, runs)
+        self.has_posted.set()
+        return ticket
 
     def poll(self) -> list[Ended]:
         if self.broken:
             raise RuntimeError("broken")
         return super().poll()
+
+    def close(self) -> None:
+        if self.broken_for_good:
+            raise RuntimeError("cannot be closed either")
+        super().close()
 
 
 @pytest.fixture
@@ -73,6 +90,26 @@ def test_a_failure_fails_every_read_and_is_told(fabric: LocalFabric) -> None:
     assert [str(failure) for failure in failures] == ["broken"]
     read.ended.result(WAIT)
     assert not thread.alive
+    thread.stop()
+
+
+def test_a_failure_after_which_nothing_can_be_closed_is_told_too(fabric: LocalFabric) -> None:
+    """As of a GPU that has failed: every call on it does from then on."""
+    transport = BrokenTransport(torch.zeros(8, 4), "us", fabric)
+    transport.broken_for_good = True
+    failures: SimpleQueue[BaseException] = SimpleQueue()
+    thread = TransferThread([transport], on_failure=failures.put)
+    thread.start()
+    thread.connect("peer", PEER).result(WAIT)
+    fabric.held = True
+    read = thread.read("peer", [1], [1])
+    assert transport.has_posted.wait(WAIT)
+    removed = thread.disconnect("peer")
+    transport.broken = True
+    assert str(failures.get(timeout=WAIT)) == "broken"
+    assert read.done.exception(WAIT) is not None
+    removed.result(WAIT)
+    assert not read.ended.done()
     thread.stop()
 
 
