@@ -14,7 +14,6 @@ from kvtransfer.transport.peer_memory import Done, Mapping, PeerMemory, Pieces
 
 # What peers read to see that bytes move: two words, of which the first is random.
 _PROBE_BYTES = 16
-_NUM_LANDINGS = 64
 _ADDRESS = struct.Struct("<QQq")
 
 
@@ -32,7 +31,7 @@ class _Posted:
 
     peer: str
     done: Done
-    landing: int | None = None
+    landing: torch.Tensor | None = None
     error: TransferError | None = None
 
 
@@ -52,10 +51,7 @@ class CudaIpcTransport(Transport):
         self._probe = torch.zeros(_PROBE_BYTES // 8, dtype=torch.int64, device=pool.device)
         self._probe_value = secrets.randbits(62)
         self._probe[0] = self._probe_value
-        # On the host, where a value is seen without asking the GPU for it.
-        self._landings = torch.zeros((_NUM_LANDINGS, _PROBE_BYTES // 8), dtype=torch.int64)
         if pool.is_cuda:
-            self._landings = self._landings.pin_memory()
             # The probe is written on another stream than it is read on.
             torch.cuda.synchronize(pool.device)
         self._address = _ADDRESS.pack(self.num_blocks, self.block_bytes, self._probe_value)
@@ -84,17 +80,17 @@ class CudaIpcTransport(Transport):
             self._memory.unmap(pool)
             raise
         self._peers[peer] = _Peer(pool, probe, probe_value, part)
-        landing = self._num_tickets % _NUM_LANDINGS
-        self._landings[landing] = 0
-        return self._post(peer, self._probe_pieces(probe.address, landing), landing)
+        landing = self._new_landing()
+        return self._post(peer, _probe_pieces(probe.address, landing), landing)
 
     def disconnect(self, peer: str) -> None:
         waiting = [ticket for ticket, posted in self._posted.items() if posted.peer == peer]
-        if waiting:
-            # Only a probe may be left here, and it must not read what is unmapped.
-            reads = [self._posted.pop(ticket).landing is None for ticket in waiting]
-            assert not any(reads), f"{peer} is still being read"
+        for ticket in waiting:
+            # Only a probe may be left here: it must not read what is unmapped, nor write to a
+            # landing that is gone.
+            assert self._posted[ticket].landing is not None, f"{peer} is still being read"
             self._memory.finish()
+            del self._posted[ticket]
         self._unmap(self._peers.pop(peer))
 
     def post(self, peer: str, runs: Sequence[BlockRun]) -> int:
@@ -115,7 +111,7 @@ class CudaIpcTransport(Transport):
         while self._peers:
             self._unmap(self._peers.popitem()[1])
 
-    def _post(self, peer: str, pieces: Pieces, landing: int | None) -> int:
+    def _post(self, peer: str, pieces: Pieces, landing: torch.Tensor | None) -> int:
         self._num_tickets += 1
         error: TransferError | None = None
         try:
@@ -129,13 +125,14 @@ class CudaIpcTransport(Transport):
     def _error_of(self, posted: _Posted) -> TransferError | None:
         if posted.error is not None or posted.landing is None:
             return posted.error
-        if int(self._landings[posted.landing, 0]) == self._peers[posted.peer].probe_value:
+        if int(posted.landing[0]) == self._peers[posted.peer].probe_value:
             return None
         return PeerUnreachable(f"{posted.peer} was read, but the bytes are not its own")
 
-    def _probe_pieces(self, source: int, landing: int) -> Pieces:
-        target = self._landings[landing].data_ptr()
-        return np.array([(source, target, _PROBE_BYTES)], dtype=np.int64)
+    def _new_landing(self) -> torch.Tensor:
+        """On the host, where a value is seen without asking the GPU for it."""
+        landing = torch.zeros(_PROBE_BYTES // 8, dtype=torch.int64)
+        return landing.pin_memory() if self.pool.is_cuda else landing
 
     def _unmap(self, peer: _Peer) -> None:
         for mapping in (peer.pool, peer.probe):
@@ -143,10 +140,15 @@ class CudaIpcTransport(Transport):
 
     def _self_test(self) -> None:
         """Reads the own probe, which also compiles what later reads need."""
+        landing = self._new_landing()
         try:
-            self._memory.copy(self._probe_pieces(self._probe.data_ptr(), 0))
+            self._memory.copy(_probe_pieces(self._probe.data_ptr(), landing))
             self._memory.finish()
         except TransferError as error:
             raise TransportUnavailable(f"memory of this GPU cannot be copied: {error}") from error
-        if int(self._landings[0, 0]) != self._probe_value:
+        if int(landing[0]) != self._probe_value:
             raise TransportUnavailable("the self-test read other bytes than were there")
+
+
+def _probe_pieces(source: int, landing: torch.Tensor) -> Pieces:
+    return np.array([(source, landing.data_ptr(), _PROBE_BYTES)], dtype=np.int64)

@@ -14,10 +14,13 @@ _ADDRESS = struct.Struct("<16xQ")
 
 
 class HostMemory(PeerMemory):
-    """Of this process; counts what is mapped."""
+    """Of this process; counts what is mapped. While ``held``, copies stay under way, unless
+    somebody waits for them."""
 
     def __init__(self) -> None:
         self.num_mapped = 0
+        self.held = False
+        self._under_way: list[Pieces] = []
 
     def export(self, memory: torch.Tensor) -> bytes:
         return _ADDRESS.pack(memory.data_ptr())
@@ -30,16 +33,24 @@ class HostMemory(PeerMemory):
         return Mapping(address, address)
 
     def unmap(self, mapping: Mapping) -> None:
+        assert not self._under_way, "it may be read just now"
         self.num_mapped -= 1
 
     def copy(self, pieces: Pieces) -> None:
-        copy_pieces_torch(torch.from_numpy(pieces), int(pieces[:, 2].max()))
+        self._under_way.append(pieces)
 
     def mark(self) -> Done:
-        return lambda: True
+        return self._is_over
 
     def finish(self) -> None:
-        """Nothing is ever under way."""
+        for pieces in self._under_way:
+            copy_pieces_torch(torch.from_numpy(pieces), int(pieces[:, 2].max()))
+        self._under_way.clear()
+
+    def _is_over(self) -> bool:
+        if not self.held:
+            self.finish()
+        return not self._under_way
 
 
 class MappedPeer(Peer):

@@ -49,6 +49,27 @@ def test_a_peer_whose_probe_holds_something_else_is_refused() -> None:
     assert memory.num_mapped == 0
 
 
+def test_a_peer_that_is_given_up_is_read_no_more_once_it_is_unmapped() -> None:
+    (reader, memory), (peer, _) = of_host(8), of_host(8)
+    memory.held = True
+    reader.connect("given up", peer.metadata(), WHOLE)
+    kept = reader.connect("kept", peer.metadata(), WHOLE)
+    reader.disconnect("given up")
+    assert memory.num_mapped == 2
+    assert reader.poll() == [Ended(kept)]
+
+
+def test_any_number_of_peers_is_connected_at_once() -> None:
+    (reader, memory), (first, _), (other, _) = of_host(8), of_host(8), of_host(8)
+    memory.held = True
+    peers = [first, *[other] * 99]
+    tickets = [
+        reader.connect(str(index), peer.metadata(), WHOLE) for index, peer in enumerate(peers)
+    ]
+    memory.held = False
+    assert reader.poll() == [Ended(ticket) for ticket in tickets]
+
+
 def test_a_peer_whose_blocks_have_another_size_is_refused_unmapped() -> None:
     (reader, memory), (peer, _) = of_host(8), of_host(8)
     with pytest.raises(PeerUnreachable, match="blocks of 64 bytes, not 128"):
