@@ -104,7 +104,7 @@ def test_the_rate_of_every_pair_of_devices_is_compared_with_a_plain_copy() -> No
         ),
         ("""print('{"pair": "x", "error": "out of memory"}')""", "skipped", "out of memory"),
         ("import sys; sys.exit('no torch')", "skipped", "ended with 1: no torch"),
-        ("import time; time.sleep(600)", "skipped", "not measured within 0.5 s"),
+        ("import time; time.sleep(600)", "skipped", "nothing more within 0.5 s"),
     ],
     ids=["slow", "no room", "failed", "hung"],
 )
@@ -113,6 +113,14 @@ def test_what_is_slow_or_cannot_be_measured_is_told(code: str, verdict: str, say
     (check,) = rates.check_rates((sys.executable, "-c", code), limit)
     assert check.verdict == verdict
     assert says in check.detail
+
+
+def test_what_was_measured_before_the_time_was_up_is_told() -> None:
+    line = """{"pair": "x", "transport": "y", "rate": 8e9, "plain": 9e9}"""
+    code = f"import time; print({line!r}, flush=True); time.sleep(600)"
+    measured, rest = rates.check_rates((sys.executable, "-c", code), 3.0)
+    assert (measured.name, measured.verdict) == ("transfer x", Verdict.OK)
+    assert (rest.verdict, rest.detail) == (Verdict.SKIPPED, "nothing more within 3 s")
 
 
 def test_a_default_port_that_is_taken_fails_unless_a_stack_holds_it(
