@@ -47,7 +47,7 @@ class EngineSettings:
     )
     tensor_parallel_size: int = setting(
         1,
-        help="processes that divide the model's heads, on a GPU each; equal on both roles",
+        help="processes that divide the model's heads, on a GPU each; for each role its own",
         minimum=1,
     )
     transport: TransportChoice = setting(
