@@ -21,7 +21,6 @@ from tests.kvtransfer.mapped_peers import MappedPeer
 from tests.kvtransfer.peers import (
     BLOCK_VALUES,
     NUM_BLOCKS,
-    NUM_HEADS,
     WAIT,
     LocalPeer,
     Peer,
@@ -30,14 +29,13 @@ from tests.kvtransfer.peers import (
     wait_until,
 )
 from tests.kvtransfer.transport_kinds import (
-    GPUS,
     KINDS,
     UNTOUCHED,
     Kind,
     Reader,
     kinds,
     notices_death,
-    open_rank,
+    open_reader,
     stays_in_flight,
 )
 
@@ -91,13 +89,7 @@ def make_reader(kind: Kind, fabric: LocalFabric) -> Iterator[Callable[..., Reade
     made: list[Reader] = []
 
     def make(**settings: Any) -> Reader:
-        shape = (NUM_BLOCKS, NUM_HEADS // kind.num_ranks, BLOCK_VALUES // NUM_HEADS)
-        device = f"cuda:{GPUS - 1}" if kind.on_gpu else "cpu"
-        pools = [torch.full(shape, UNTOUCHED, device=device) for _ in range(kind.num_ranks)]
-        ranks = [
-            open_rank(kind, rank, pool, next(_names), fabric) for rank, pool in enumerate(pools)
-        ]
-        made.append(Reader(pools, ranks, **settings))
+        made.append(open_reader(kind, next(_names), fabric, **settings))
         made[-1].start()
         return made[-1]
 

@@ -13,6 +13,7 @@ from kvtransfer.transport.cuda_ipc import CudaIpcTransport
 from kvtransfer.transport.local import LocalFabric, LocalTransport
 from kvtransfer.transport.nixl import NixlTransport
 from tests.kvtransfer.mapped_peers import memory_of
+from tests.kvtransfer.peers import BLOCK_VALUES, NUM_BLOCKS, NUM_HEADS
 from tests.kvtransfer.remote_rank import remote_transport
 
 UNTOUCHED = -1.0
@@ -70,7 +71,10 @@ def kinds(condition: Callable[[Kind], bool]) -> list[Any]:
 stays_in_flight = pytest.mark.parametrize(
     "kind", kinds(lambda kind: kind.transport in ("local", "nixl-tcp")), indirect=True
 )
-notices_death = pytest.mark.parametrize("kind", kinds(lambda kind: not kind.mapped), indirect=True)
+# Mapped memory outlives its owner; what UCX maps of a GPU does perhaps.
+notices_death = pytest.mark.parametrize(
+    "kind", kinds(lambda kind: not kind.mapped and not kind.on_gpu), indirect=True
+)
 
 
 class Reader(TransferThread):
@@ -92,12 +96,21 @@ class Reader(TransferThread):
                 torch.cuda.synchronize(pool.device)
 
 
-def open_rank(
+def open_reader(kind: Kind, name: str, fabric: LocalFabric, **settings: Any) -> Reader:
+    """Untouched, and not started; ``name`` is of no other."""
+    shape = (NUM_BLOCKS, NUM_HEADS // kind.num_ranks, BLOCK_VALUES // NUM_HEADS)
+    device = f"cuda:{GPUS - 1}" if kind.on_gpu else "cpu"
+    pools = [torch.full(shape, UNTOUCHED, device=device) for _ in range(kind.num_ranks)]
+    ranks = [_open_rank(kind, rank, pool, name, fabric) for rank, pool in enumerate(pools)]
+    return Reader(pools, ranks, **settings)
+
+
+def _open_rank(
     kind: Kind, rank: int, pool: torch.Tensor, name: str, fabric: LocalFabric
 ) -> Transport:
-    """The transport of one of the reader's ranks."""
+    own = f"{name}-{rank}"
     if kind.mapped:
         return CudaIpcTransport(pool, memory_of(pool))
     if kind.transport != "local":
-        return NixlTransport(pool, name)
-    return LocalTransport(pool, name, fabric) if rank == 0 else remote_transport(pool, fabric, name)
+        return NixlTransport(pool, own)
+    return LocalTransport(pool, own, fabric) if rank == 0 else remote_transport(pool, fabric, own)
