@@ -18,9 +18,13 @@ class HostMemory(PeerMemory):
     somebody waits for them."""
 
     def __init__(self) -> None:
-        self.num_mapped = 0
+        self._mapped: list[int] = []
         self.held = False
         self._under_way: list[Pieces] = []
+
+    @property
+    def num_mapped(self) -> int:
+        return len(self._mapped)
 
     def export(self, memory: torch.Tensor) -> bytes:
         return _ADDRESS.pack(memory.data_ptr())
@@ -29,12 +33,14 @@ class HostMemory(PeerMemory):
         (address,) = _ADDRESS.unpack(exported)
         if address < 4096:
             raise PeerUnreachable("nothing lies there")
-        self.num_mapped += 1
+        self._mapped.append(address)
         return Mapping(address, address)
 
     def unmap(self, mapping: Mapping) -> None:
-        assert not self._under_way, "it may be read just now"
-        self.num_mapped -= 1
+        self._mapped.remove(mapping.address)
+        sources = {int(source) for pieces in self._under_way for source in pieces[:, 0]}
+        unread = mapping.address in self._mapped or mapping.address not in sources
+        assert unread, "it may be read just now"
 
     def copy(self, pieces: Pieces) -> None:
         self._under_way.append(pieces)
