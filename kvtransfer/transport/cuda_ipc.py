@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kvtransfer.errors import PeerUnreachable, TransferError, TransportUnavailable
+from kvtransfer.errors import PeerLost, PeerUnreachable, TransferError, TransportUnavailable
 from kvtransfer.transport.base import BlockPart, BlockRun, Ended, Transport
 from kvtransfer.transport.peer_memory import Done, Mapping, PeerMemory, Pieces
 
@@ -22,6 +22,7 @@ class _Peer:
     pool: Mapping
     probe: Mapping
     probe_value: int
+    num_blocks: int
     part: BlockPart
 
 
@@ -67,7 +68,7 @@ class CudaIpcTransport(Transport):
     def connect(self, peer: str, metadata: bytes, part: BlockPart) -> int:
         if len(metadata) != len(self.metadata()):
             raise PeerUnreachable(f"{len(metadata)} bytes do not describe a pool on a GPU")
-        _, block_bytes, probe_value = _ADDRESS.unpack_from(metadata)
+        num_blocks, block_bytes, probe_value = _ADDRESS.unpack_from(metadata)
         if block_bytes != part.remote_block_bytes:
             raise PeerUnreachable(
                 f"{peer} has blocks of {block_bytes} bytes, not {part.remote_block_bytes}"
@@ -79,7 +80,7 @@ class CudaIpcTransport(Transport):
         except TransferError:
             self._memory.unmap(pool)
             raise
-        self._peers[peer] = _Peer(pool, probe, probe_value, part)
+        self._peers[peer] = _Peer(pool, probe, probe_value, num_blocks, part)
         landing = self._new_landing()
         return self._post(peer, _probe_pieces(probe.address, landing), landing)
 
@@ -95,6 +96,12 @@ class CudaIpcTransport(Transport):
 
     def post(self, peer: str, runs: Sequence[BlockRun]) -> int:
         known = self._peers[peer]
+        if any(run.remote_block + run.num_blocks > known.num_blocks for run in runs):
+            # A GPU that reads what is not mapped is of no use to its process any more.
+            self._num_tickets += 1
+            error = PeerLost(f"{peer} has {known.num_blocks} blocks, not all of {list(runs)}")
+            self._posted[self._num_tickets] = _Posted(peer, lambda: True, error=error)
+            return self._num_tickets
         pieces = self.byte_ranges(known.part, runs)
         pieces[:, :2] += (known.pool.address, self.pool.data_ptr())
         return self._post(peer, pieces, None)

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from kvtransfer.errors import PeerUnreachable
+from kvtransfer.errors import PeerLost, PeerUnreachable
 from kvtransfer.transfer_thread import TransferThread
 from kvtransfer.transport.base import BlockPart, BlockRun, Ended
 from kvtransfer.transport.cuda_ipc import CudaIpcTransport
@@ -57,6 +57,18 @@ def test_a_peer_that_is_given_up_is_read_no_more_once_it_is_unmapped() -> None:
     reader.disconnect("given up")
     assert memory.num_mapped == 2
     assert reader.poll() == [Ended(kept)]
+
+
+def test_blocks_that_a_peer_does_not_have_are_not_read() -> None:
+    (reader, _), (peer, _) = of_host(8), of_host(4)
+    reader.connect("peer", peer.metadata(), WHOLE)
+    reader.poll()
+    reader.pool.fill_(1.0)
+    ticket = reader.post("peer", [BlockRun(0, 1, 1), BlockRun(3, 4, 2)])
+    (end,) = reader.poll()
+    assert end.ticket == ticket and end.final
+    assert isinstance(end.error, PeerLost)
+    assert bool((reader.pool == 1.0).all())
 
 
 def test_any_number_of_peers_is_connected_at_once() -> None:
