@@ -52,10 +52,15 @@ class ErrorInterceptor(CallInterceptor):
 async def abort(
     context: Context, error: ServiceError, trailers: Sequence[tuple[str, str]] = ()
 ) -> None:
-    """Ends the call with the error's status; raises grpc.aio.AbortError."""
+    """Ends the call with the error's status; raises grpc.aio.AbortError, or CancelledError where
+    the peer leaves at this moment."""
     status = to_status(error)
     details = (DETAILS_KEY, status.SerializeToString())
-    await context.abort(status_code(error), status.message, (details, *trailers))
+    try:
+        await context.abort(status_code(error), status.message, (details, *trailers))
+    except grpc.aio.InternalError as unsent:
+        # Left to itself gRPC logs it as a fault of the handler.
+        raise asyncio.CancelledError from unsent
 
 
 def _cancelled_by_peer() -> bool:

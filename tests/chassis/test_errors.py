@@ -10,8 +10,10 @@ import pytest
 from baton.v1.gateway_pb2 import GenerateResponse, GenerateStreamResponse
 from baton.v1.generation_pb2 import GenerateRequest
 from chassis import errors
+from chassis.error_interceptor import ErrorInterceptor
 from chassis.error_table import ErrorRow, ErrorTable
 from chassis.errors import (
+    DeadlineExceeded,
     InvalidArgument,
     NotFound,
     ResourceExhausted,
@@ -19,6 +21,7 @@ from chassis.errors import (
     Unavailable,
     Violation,
 )
+from chassis.interceptor import Call
 from chassis.status import (
     CODES,
     DETAILS_KEY,
@@ -104,6 +107,28 @@ async def test_an_unknown_exception_tells_the_caller_nothing_and_the_log_everyth
     assert (type(got), got.reason) == (errors.Internal, "INTERNAL")
     assert "secret" not in repr(to_status(got))
     assert "KeyError: 'secret'" in caplog.text
+
+
+class Leaving:
+    """The side of a call whose peer leaves while the status is on its way; gRPC offers no way to
+    make it come then."""
+
+    def done(self) -> bool:
+        return False
+
+    async def abort(self, *status: Any) -> None:
+        raise grpc.aio.InternalError("execute_batch failed")
+
+
+async def test_a_caller_who_leaves_while_the_status_is_sent_is_no_fault(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    around = ErrorInterceptor(ErrorTable()).around(Call("/a/B", (), False), Leaving())
+    # As gRPC wants to hear it, which takes every other exception for a fault of the handler.
+    with pytest.raises(asyncio.CancelledError):
+        async with around:
+            raise DeadlineExceeded("the deadline passed", reason="DEADLINE")
+    assert caplog.records == []
 
 
 async def test_a_foreign_exception_is_translated_by_its_row(serve: Serve) -> None:
