@@ -165,10 +165,10 @@ class Producer(kv_transfer_pb2_grpc.KvTransferServiceServicer):
         try:
             await session.run()
         finally:
-            self._on_closed(lease)
             if announced:
                 done = lease.ended is LeaseEnd.RELEASED
                 self._transfers.release(0.0 if done else self._timeouts.linger)
+            self._on_closed(lease)
 
     async def _read_open(self, context: Any) -> kv_transfer_pb2.Open:
         request = await context.read()

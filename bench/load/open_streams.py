@@ -11,8 +11,9 @@ from batonctl.service_spec import Role
 from bench.load.clients import ClientProcess
 from bench.load.outcome import Outcome
 from bench.load.samples import Sample, mb_per_minute, take_sample
-from bench.load.stack import Stack, running_stack
+from bench.load.stack import loaded_stack
 from bench.results import Figure
+from bench.stack import Stack
 from bench.tiny_model import pool_of, write_tiny_model
 
 PROMPT_TOKENS, MAX_TOKENS = 32, 200
@@ -55,7 +56,7 @@ async def measure_open_streams(num_streams: int, seconds: float, folder: Path) -
         Role.PREFILL: [*prefill_pool, *waiting],
         Role.DECODE: [*decode_pool, *waiting, f"--max-decode-batch={num_streams}"],
     }
-    async with running_stack(model, folder, flags) as stack:
+    async with loaded_stack(model, folder, flags) as stack:
         return _figures(num_streams, await _run(stack, num_streams, seconds))
 
 

@@ -8,8 +8,9 @@ from batonctl.service_spec import Role
 from bench.load.clients import ClientProcess
 from bench.load.outcome import Outcome
 from bench.load.samples import take_sample
-from bench.load.stack import Stack, running_stack
+from bench.load.stack import loaded_stack
 from bench.results import Figure
+from bench.stack import Stack
 
 PROMPT_TOKENS, MAX_TOKENS = 16, 16
 # Refused in a second, in admitted requests.
@@ -25,7 +26,7 @@ async def measure_storm(num_streams: int, rounds: int, model: str, folder: Path)
         Role.DECODE: [],
     }
     alone, stormy = [], []
-    async with running_stack(model, folder, flags) as stack:
+    async with loaded_stack(model, folder, flags) as stack:
         for number in range(rounds):
             alone.append(await _round(stack, num_streams, 2 * number, storm=False))
             stormy.append(await _round(stack, num_streams, 2 * number + 1, storm=True))

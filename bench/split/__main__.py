@@ -21,7 +21,7 @@ from baton.client import BatonClient
 from bench.results import FOLDER, Figure, write_results
 from bench.split.answers import Answer, ask, ask_as_they_arrive, gaps_of_full_batch, prompt_of
 from bench.split.hand_offs import HandOffs
-from bench.split.stack import Machine, running_stack
+from bench.split.stack import Machine, running_on
 from bench.traffic import Arrival, draw_arrivals, read_arrivals
 
 # First tokens of vLLM's come after the hand-off.
@@ -119,7 +119,7 @@ async def measure(options: argparse.Namespace, folder: Path, report: Report) -> 
     traces = folder / "traces"
     began = time.monotonic()
     async with (
-        running_stack(machine, machine.write_model(folder), folder) as address,
+        running_on(machine, machine.write_model(folder), folder) as address,
         BatonClient(address) as client,
     ):
         await ask(client, prompt_of(16, seed=0), 2)

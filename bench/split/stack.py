@@ -1,6 +1,5 @@
 """A gateway, a prefill and a decode worker, on GPUs where there are any."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,12 +10,9 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from batonctl.ports import LOOPBACK, find_free_ports
 from batonctl.service_spec import Role
 from bench.gpu import CONFIG
-from bench.service import Service
-
-WORKERS = (Role.PREFILL, Role.DECODE)
+from bench.stack import WORKERS, running_stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +60,13 @@ class Machine:
 
 
 @asynccontextmanager
-async def running_stack(machine: Machine, model: str, folder: Path) -> AsyncIterator[str]:
+async def running_on(machine: Machine, model: str, folder: Path) -> AsyncIterator[str]:
     """The gateway's address, once everything is ready; logs and traces go to ``folder``."""
-    ports = dict(zip(Role, find_free_ports(len(Role)), strict=True))
-    peers = [f"--{role}-addresses={LOOPBACK}:{ports[role]}" for role in WORKERS]
-    services = [
-        Service(Role.GATEWAY, 0, [ports[Role.GATEWAY]], [f"--model={model}", *peers], folder)
-    ]
-    for index, role in enumerate(WORKERS):
-        flags, environment = machine.worker_flags(index)
-        command = [f"--model={model}", *flags]
-        services.append(Service(role, 0, [ports[role]], command, folder, environment))
-    try:
-        for service in services:
-            service.start()
-        await asyncio.gather(*(service.wait_ready() for service in services))
-        yield services[0].address
-    finally:
-        for service in services:
-            await service.end()
+    workers = {role: machine.worker_flags(index) for index, role in enumerate(WORKERS)}
+    flags = {role: each for role, (each, _) in workers.items()}
+    environments = {role: each for role, (_, each) in workers.items()}
+    async with running_stack(model, folder, flags, environments) as stack:
+        yield stack[Role.GATEWAY].address
 
 
 def _write_8b_shape(folder: Path) -> None:
