@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from kvtransfer.errors import ReadCancelled, TransferError
-from kvtransfer.transport.base import BlockRun, merge_runs
-
-Piece = tuple[BlockRun, ...]
+from kvtransfer.transport.block_runs import BlockRuns
 
 
 class BlockRead:
@@ -26,7 +24,7 @@ class BlockRead:
         self,
         peer: str,
         local_ids: Sequence[int],
-        pieces: Sequence[Piece],
+        pieces: Sequence[BlockRuns],
         check: Callable[[], TransferError | None],
         give_up: "Callable[[BlockRead], None]",
     ) -> None:
@@ -54,7 +52,7 @@ class BlockRead:
     def has_unposted(self) -> bool:
         return bool(self._unposted)
 
-    def next_piece(self) -> Piece:
+    def next_piece(self) -> BlockRuns:
         """Takes the next piece; the caller posts it."""
         self._num_in_flight += 1
         return self._unposted.popleft()
@@ -88,20 +86,6 @@ class BlockRead:
         """Fails the read after the transport was closed: nothing is in flight any more."""
         self._num_in_flight = 0
         self.fail(error, now)
-
-
-def cut_pieces(remote_ids: Sequence[int], local_ids: Sequence[int], max_blocks: int) -> list[Piece]:
-    """Merges adjacent blocks and groups the runs into pieces of at most ``max_blocks``."""
-    pieces: list[Piece] = []
-    piece: list[BlockRun] = []
-    num_blocks = 0
-    for run in merge_runs(remote_ids, local_ids, max_blocks):
-        if piece and num_blocks + run.num_blocks > max_blocks:
-            pieces.append(tuple(piece))
-            piece, num_blocks = [], 0
-        piece.append(run)
-        num_blocks += run.num_blocks
-    return [*pieces, tuple(piece)] if piece else pieces
 
 
 def cancelled(read: BlockRead) -> ReadCancelled:

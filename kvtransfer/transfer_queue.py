@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from kvtransfer.block_read import BlockRead, Piece, cancelled
+from kvtransfer.block_read import BlockRead, cancelled
 from kvtransfer.errors import PeerLost, PeerUnknown, PeerUnreachable, TransferError
 from kvtransfer.transport.base import Ended
+from kvtransfer.transport.block_runs import count_blocks
 from kvtransfer.transport.ranked import RankedTransport, RemoteRank
 
 
@@ -40,7 +41,8 @@ class TransferQueue:
         # In order of their beginning, as a dict keeps it.
         self._reads: dict[BlockRead, None] = {}
         self._turns: deque[BlockRead] = deque()
-        self._pieces: dict[int, tuple[BlockRead, Piece]] = {}
+        # By ticket, a read and how many of its blocks.
+        self._pieces: dict[int, tuple[BlockRead, int]] = {}
         self.num_blocks_in_flight = 0
         # By the name of the transport that moved them.
         self.blocks_read = dict.fromkeys(transport.name.split(","), 0)
@@ -137,9 +139,9 @@ class TransferQueue:
             if not read.has_unposted:
                 continue
             piece = read.next_piece()
-            ticket = self._transport.post(read.peer, piece)
-            self._pieces[ticket] = (read, piece)
-            self.num_blocks_in_flight += _num_blocks(piece)
+            num_blocks = count_blocks(piece)
+            self._pieces[self._transport.post(read.peer, piece)] = (read, num_blocks)
+            self.num_blocks_in_flight += num_blocks
             if read.has_unposted:
                 self._turns.append(read)
             return True
@@ -154,10 +156,10 @@ class TransferQueue:
                 self._on_connect_ended(name, peer, report)
                 return
 
-    def _on_piece_ended(self, report: Ended, read: BlockRead, piece: Piece) -> None:
-        self.num_blocks_in_flight -= _num_blocks(piece)
+    def _on_piece_ended(self, report: Ended, read: BlockRead, num_blocks: int) -> None:
+        self.num_blocks_in_flight -= num_blocks
         if report.error is None:
-            self.blocks_read[read.transport] += _num_blocks(piece)
+            self.blocks_read[read.transport] += num_blocks
         else:
             self._fail(read, report.error)
         if report.final:
@@ -193,7 +195,3 @@ class TransferQueue:
         if not peer.connected.done():
             peer.connected.set_exception(PeerLost(f"{name} was removed before it was reachable"))
         peer.removed.set_result(None)
-
-
-def _num_blocks(piece: Piece) -> int:
-    return sum(run.num_blocks for run in piece)

@@ -7,11 +7,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from kvtransfer.block_read import BlockRead, cut_pieces, running_future
+import numpy as np
+
+from kvtransfer.block_read import BlockRead, running_future
 from kvtransfer.errors import BlocksCorrupt, TransferClosed
 from kvtransfer.poll_pace import PollPace
 from kvtransfer.transfer_queue import TransferQueue
 from kvtransfer.transport.base import Transport, enter_device
+from kvtransfer.transport.block_runs import cut_pieces
 from kvtransfer.transport.ranked import RankedTransport, RemoteRank
 
 log = logging.getLogger(__name__)
@@ -168,9 +171,10 @@ class TransferThread:
         Where there are ``checksums``, the read fails with BlocksCorrupt if others arrive. What the
         peer does never raises here: see ``BlockRead``. An empty read is done at once.
         """
-        if any(not 0 <= block < self.num_blocks for block in local_ids):
+        here = np.asarray(local_ids, dtype=np.int64)
+        if ((here < 0) | (here >= self.num_blocks)).any():
             raise ValueError(f"local blocks {local_ids} are not all in a pool of {self.num_blocks}")
-        pieces = cut_pieces(remote_ids, local_ids, self._blocks_a_piece)
+        pieces = cut_pieces(remote_ids, here, self._blocks_a_piece)
 
         def check() -> BlocksCorrupt | None:
             wrong = checksums and self._transport.checksums(local_ids) != tuple(checksums)

@@ -4,7 +4,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -12,15 +11,7 @@ import torch
 
 from kvtransfer.checksums import head_checksums
 from kvtransfer.errors import TransferError
-
-
-@dataclass(frozen=True, slots=True)
-class BlockRun:
-    """``num_blocks`` blocks that lie side by side on both sides: one descriptor."""
-
-    remote_block: int
-    local_block: int
-    num_blocks: int
+from kvtransfer.transport.block_runs import BlockRuns, each_block
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +82,7 @@ class Transport(ABC):
         """Forgets ``peer``. All of its tickets must have ended."""
 
     @abstractmethod
-    def post(self, peer: str, runs: Sequence[BlockRun]) -> int:
+    def post(self, peer: str, runs: BlockRuns) -> int:
         """Begins to read ``runs``, which are not empty, and gives the ticket.
 
         Errors of the peer are reported by ``poll``, so that a failed post has a ticket too.
@@ -109,54 +100,20 @@ class Transport(ABC):
         """The name of what moves the bytes of ``peer``, which is connected."""
         return self.name
 
-    def byte_ranges(self, part: BlockPart, runs: Sequence[BlockRun]) -> npt.NDArray[np.int64]:
+    def byte_ranges(self, part: BlockPart, runs: BlockRuns) -> npt.NDArray[np.int64]:
         """What ``part`` of ``runs`` is in bytes: rows of offset there, offset here, and length.
 
         A run is one row where the part is the whole block on both sides, else a row for each block.
         """
         whole = part.num_bytes == part.remote_block_bytes == self.block_bytes
-        table = _table(runs) if whole else each_block(runs)
-        table *= (part.remote_block_bytes, self.block_bytes, part.num_bytes)
+        table = runs if whole else each_block(runs)
+        table = table * (part.remote_block_bytes, self.block_bytes, part.num_bytes)
         table[:, :2] += (part.remote_offset, part.local_offset)
         return table
 
     @abstractmethod
     def close(self) -> None:
         """Lets go of the pool; nothing is written to it afterwards. Idempotent."""
-
-
-def merge_runs(
-    remote_ids: Sequence[int], local_ids: Sequence[int], max_blocks: int
-) -> list[BlockRun]:
-    """Pairs ids position by position, adjacent ones merged into runs of up to ``max_blocks``.
-
-    Order is kept: blocks arrive where they were told to, whatever the order of the ids.
-    """
-    if len(remote_ids) != len(local_ids):
-        raise ValueError(f"{len(remote_ids)} blocks cannot go to {len(local_ids)} places")
-    pairs = list(zip(remote_ids, local_ids, strict=True))
-    cuts = [0]
-    for index, ((remote, local), (next_remote, next_local)) in enumerate(pairwise(pairs), 1):
-        contiguous = next_remote == remote + 1 and next_local == local + 1
-        if not contiguous or index - cuts[-1] == max_blocks:
-            cuts.append(index)
-    cuts.append(len(pairs))
-    return [BlockRun(*pairs[first], end - first) for first, end in pairwise(cuts) if end > first]
-
-
-def each_block(runs: Sequence[BlockRun]) -> npt.NDArray[np.int64]:
-    """The blocks of ``runs`` one by one: rows of the id there, the id here, and 1."""
-    table = _table(runs)
-    counts = table[:, 2]
-    blocks = np.repeat(table, counts, axis=0)
-    blocks[:, :2] += (np.arange(len(blocks)) - np.repeat(counts.cumsum() - counts, counts))[:, None]
-    blocks[:, 2] = 1
-    return blocks
-
-
-def _table(runs: Sequence[BlockRun]) -> npt.NDArray[np.int64]:
-    rows = [(run.remote_block, run.local_block, run.num_blocks) for run in runs]
-    return np.array(rows, dtype=np.int64)
 
 
 def enter_device(device: torch.device) -> None:

@@ -7,7 +7,8 @@ from google.protobuf.message import DecodeError
 
 from baton.v1 import kv_transfer_pb2
 from kvtransfer.errors import PeerUnreachable, TransferError
-from kvtransfer.transport.base import BlockPart, BlockRun, Ended, Transport
+from kvtransfer.transport.base import BlockPart, Ended, Transport
+from kvtransfer.transport.block_runs import BlockRuns
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ class ChoosingTransport(Transport):
         if known.way is not None:
             known.way.disconnect(peer)
 
-    def post(self, peer: str, runs: Sequence[BlockRun]) -> int:
+    def post(self, peer: str, runs: BlockRuns) -> int:
         self._num_tickets += 1
         way = self._way_to(peer)
         ticket = _Ticket(self._num_tickets, peer, connects=False)

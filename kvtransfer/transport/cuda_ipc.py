@@ -2,14 +2,14 @@
 
 import secrets
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from kvtransfer.errors import PeerLost, PeerUnreachable, TransferError, TransportUnavailable
-from kvtransfer.transport.base import BlockPart, BlockRun, Ended, Transport
+from kvtransfer.transport.base import BlockPart, Ended, Transport
+from kvtransfer.transport.block_runs import BlockRuns
 from kvtransfer.transport.peer_memory import Done, Mapping, PeerMemory, Pieces
 
 # What peers read to see that bytes move: two words, of which the first is random.
@@ -94,12 +94,12 @@ class CudaIpcTransport(Transport):
             del self._posted[ticket]
         self._unmap(self._peers.pop(peer))
 
-    def post(self, peer: str, runs: Sequence[BlockRun]) -> int:
+    def post(self, peer: str, runs: BlockRuns) -> int:
         known = self._peers[peer]
-        if any(run.remote_block + run.num_blocks > known.num_blocks for run in runs):
+        if int((runs[:, 0] + runs[:, 2]).max()) > known.num_blocks:
             # A GPU that reads what is not mapped is of no use to its process any more.
             self._num_tickets += 1
-            error = PeerLost(f"{peer} has {known.num_blocks} blocks, not all of {list(runs)}")
+            error = PeerLost(f"{peer} has {known.num_blocks} blocks, not all of {runs.tolist()}")
             self._posted[self._num_tickets] = _Posted(peer, lambda: True, error=error)
             return self._num_tickets
         pieces = self.byte_ranges(known.part, runs)

@@ -1,12 +1,12 @@
 """Blocks within one process, for unit tests."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from kvtransfer.errors import PeerLost, PeerUnreachable
-from kvtransfer.transport.base import BlockPart, BlockRun, Ended, Transport
+from kvtransfer.transport.base import BlockPart, Ended, Transport
+from kvtransfer.transport.block_runs import BlockRuns
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +38,7 @@ class LocalTransport(Transport):
         self._pool_name = pool_name
         self._fabric = fabric
         self._peers: dict[str, _Peer] = {}
-        self._posted: dict[int, tuple[str, tuple[BlockRun, ...]]] = {}
+        self._posted: dict[int, tuple[str, BlockRuns | None]] = {}
         self._num_tickets = 0
         fabric.pools[pool_name] = pool
 
@@ -50,17 +50,17 @@ class LocalTransport(Transport):
         if pool_name not in self._fabric.pools:
             raise PeerUnreachable(f"there is no pool {pool_name!r}")
         self._peers[peer] = _Peer(pool_name, part)
-        return self._post(peer, ())
+        return self._post(peer, None)
 
     def disconnect(self, peer: str) -> None:
         left = {ticket: runs for ticket, (name, runs) in self._posted.items() if name == peer}
-        assert not any(left.values()), f"{peer} is still being read"
+        assert all(runs is None for runs in left.values()), f"{peer} is still being read"
         for ticket in left:
             del self._posted[ticket]
         del self._peers[peer]
 
-    def post(self, peer: str, runs: Sequence[BlockRun]) -> int:
-        return self._post(peer, tuple(runs))
+    def post(self, peer: str, runs: BlockRuns) -> int:
+        return self._post(peer, runs)
 
     def poll(self) -> list[Ended]:
         lost = {
@@ -79,19 +79,19 @@ class LocalTransport(Transport):
         self._posted.clear()
         self._fabric.pools.pop(self._pool_name, None)
 
-    def _post(self, peer: str, runs: tuple[BlockRun, ...]) -> int:
+    def _post(self, peer: str, runs: BlockRuns | None) -> int:
         self._num_tickets += 1
         self._posted[self._num_tickets] = (peer, runs)
         return self._num_tickets
 
     def _copy(self, ticket: int) -> Ended:
         peer, runs = self._posted[ticket]
-        if runs:
+        if runs is not None:
             known = self._peers[peer]
             self._move(self._fabric.pools[known.pool_name], known.part, runs)
         return Ended(ticket)
 
-    def _move(self, source: torch.Tensor, part: BlockPart, runs: Sequence[BlockRun]) -> None:
+    def _move(self, source: torch.Tensor, part: BlockPart, runs: BlockRuns) -> None:
         theirs, ours = (pool.view(-1).view(torch.uint8) for pool in (source, self.pool))
         for there, here, num_bytes in self.byte_ranges(part, runs).tolist():
             ours[here : here + num_bytes] = theirs[there : there + num_bytes]

@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +13,8 @@ from nixl_cu13 import _api as nixl
 from nixl_cu13 import _bindings as bindings
 
 from kvtransfer.errors import PeerLost, PeerUnreachable, TransferError, TransportUnavailable
-from kvtransfer.transport.base import (
-    BlockPart,
-    BlockRun,
-    Ended,
-    Transport,
-    each_block,
-    enter_device,
-)
+from kvtransfer.transport.base import BlockPart, Ended, Transport, enter_device
+from kvtransfer.transport.block_runs import BlockRuns, each_block
 from kvtransfer.transport.pool_address import PoolAddress
 
 BACKEND = "UCX"
@@ -143,7 +137,7 @@ class NixlTransport(Transport):
         self._agent.release_dlist_handle(known.local)
         self._agent.remove_remote_agent(known.agent_name)
 
-    def post(self, peer: str, runs: Sequence[BlockRun]) -> int:
+    def post(self, peer: str, runs: BlockRuns) -> int:
         known = self._peers[peer]
         theirs, ours, _ = each_block(runs).T.astype(np.int32)
         # By number in the prepared lists; NIXL joins neighbours again.

@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from kvtransfer.errors import PeerError, PeerLost, PeerUnknown, PeerUnreachable
-from kvtransfer.transport.base import BlockPart, BlockRun, Ended
+from kvtransfer.transport.base import BlockPart, Ended
 
 # Seconds between two words of rank 0 that it polls; what the other does without one for so long.
 POLL_WORD_SECONDS = 0.005
@@ -48,14 +48,6 @@ class MessagePipe:
     def wait(self, seconds: float | None) -> bool:
         """Whether there is a message, or the end, within ``seconds``."""
         return self._pipe.poll(seconds)
-
-
-def pack_runs(runs: Sequence[BlockRun]) -> list[tuple[int, int, int]]:
-    return [(run.remote_block, run.local_block, run.num_blocks) for run in runs]
-
-
-def unpack_runs(packed: Sequence[Sequence[int]]) -> list[BlockRun]:
-    return [BlockRun(*run) for run in packed]
 
 
 def pack_part(part: BlockPart) -> tuple[int, int, int, int]:

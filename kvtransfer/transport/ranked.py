@@ -6,7 +6,8 @@ from itertools import accumulate
 
 from kvtransfer.checksums import block_checksums
 from kvtransfer.errors import PeerUnreachable, TransferError
-from kvtransfer.transport.base import BlockPart, BlockRun, Ended, Transport
+from kvtransfer.transport.base import BlockPart, Ended, Transport
+from kvtransfer.transport.block_runs import BlockRuns
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class RankedTransport:
         for number in forgotten:
             del self._tickets[number]
 
-    def post(self, peer: str, runs: Sequence[BlockRun]) -> int:
+    def post(self, peer: str, runs: BlockRuns) -> int:
         """Begins to read ``runs``, which are not empty, and gives the ticket."""
         links = self._links[peer]
         return self._open(

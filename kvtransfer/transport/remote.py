@@ -10,13 +10,13 @@ from queue import SimpleQueue
 import torch
 
 from kvtransfer.errors import TransferClosed, TransportUnavailable
-from kvtransfer.transport.base import BlockPart, BlockRun, Ended, Transport
+from kvtransfer.transport.base import BlockPart, Ended, Transport
+from kvtransfer.transport.block_runs import BlockRuns
 from kvtransfer.transport.rank_messages import (
     POLL_WORD_SECONDS,
     MessagePipe,
     PipeEnded,
     pack_part,
-    pack_runs,
     unpack_end,
 )
 
@@ -67,8 +67,8 @@ class RemoteTransport(Transport):
         self._tickets = {ticket: name for ticket, name in self._tickets.items() if name != peer}
         self._tell("disconnect", peer)
 
-    def post(self, peer: str, runs: Sequence[BlockRun]) -> int:
-        return self._begin("post", peer, pack_runs(runs))
+    def post(self, peer: str, runs: BlockRuns) -> int:
+        return self._begin("post", peer, runs.tolist())
 
     def poll(self) -> list[Ended]:
         now = time.monotonic()

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
+
 from kvtransfer.errors import PeerUnknown, TransferError, TransportUnavailable
 from kvtransfer.poll_pace import PollPace
 from kvtransfer.transport.base import Ended, Transport
@@ -14,7 +16,6 @@ from kvtransfer.transport.rank_messages import (
     PipeEnded,
     pack_end,
     unpack_part,
-    unpack_runs,
 )
 
 
@@ -105,7 +106,7 @@ class TransportServer:
         if peer not in self._peers:
             self._tell_end(number, PeerUnknown(f"{peer} is not connected"))
             return
-        self._numbers[self._transport.post(peer, unpack_runs(runs))] = number
+        self._numbers[self._transport.post(peer, np.array(runs, dtype=np.int64))] = number
 
     def _report(self, ended: list[Ended]) -> None:
         for end in ended:

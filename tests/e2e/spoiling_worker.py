@@ -4,10 +4,10 @@ It says of each such read that every byte has arrived.
 """
 
 import sys
-from collections.abc import Sequence
 
 from decode_svc.__main__ import main
-from kvtransfer.transport.base import BlockRun, Ended
+from kvtransfer.transport.base import Ended
+from kvtransfer.transport.block_runs import BlockRuns
 from kvtransfer.transport.nixl import NixlTransport
 
 
@@ -17,9 +17,9 @@ def spoil(num_reads: int) -> None:
     destinations: dict[int, int] = {}
     num_left = num_reads
 
-    def post_and_note(self: NixlTransport, peer: str, runs: Sequence[BlockRun]) -> int:
+    def post_and_note(self: NixlTransport, peer: str, runs: BlockRuns) -> int:
         ticket = post(self, peer, runs)
-        destinations[ticket] = runs[-1].local_block
+        destinations[ticket] = int(runs[-1, 1])
         return ticket
 
     def poll_and_spoil(self: NixlTransport) -> list[Ended]:

@@ -4,12 +4,12 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 import torch
 
 from baton.v1 import kv_transfer_pb2
 from kvtransfer.errors import TransferError
-from kvtransfer.transport.base import BlockRun
 from kvtransfer.transport.choosing import ChoosingTransport
 from kvtransfer.transport.cuda_ipc import CudaIpcTransport
 from kvtransfer.transport.local import LocalFabric, LocalTransport
@@ -17,7 +17,7 @@ from kvtransfer.transport.ranked import RankedTransport, RemoteRank
 from tests.kvtransfer.mapped_peers import HostMemory
 
 NUM_HEADS, NUM_BLOCKS = 12, 8
-RUNS = [BlockRun(1, 2, 2), BlockRun(5, 6, 1)]
+RUNS = np.array([(1, 2, 2), (5, 6, 1)])
 PEERS = ("a", "b", "c")
 
 

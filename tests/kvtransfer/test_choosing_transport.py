@@ -1,18 +1,19 @@
 """Which of several transports reads from a peer."""
 
+import numpy as np
 import pytest
 import torch
 
 from kvtransfer.errors import PeerUnreachable
 from kvtransfer.transfer_thread import TransferThread
-from kvtransfer.transport.base import BlockPart, BlockRun, Ended
+from kvtransfer.transport.base import BlockPart, Ended
 from kvtransfer.transport.choosing import ChoosingTransport
 from kvtransfer.transport.local import LocalFabric, LocalTransport
 from kvtransfer.transport.ranked import RemoteRank
 from tests.kvtransfer.peers import WAIT
 
 WHOLE = BlockPart(16, 0, 0, 16)
-RUNS = [BlockRun(3, 5, 2)]
+RUNS = np.array([(3, 5, 2)])
 
 
 class Near(LocalTransport):

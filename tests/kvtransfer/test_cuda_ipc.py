@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 from kvtransfer.errors import PeerLost, PeerUnreachable
 from kvtransfer.transfer_thread import TransferThread
-from kvtransfer.transport.base import BlockPart, BlockRun, Ended
+from kvtransfer.transport.base import BlockPart, Ended
 from kvtransfer.transport.cuda_ipc import CudaIpcTransport
 from tests.kvtransfer.mapped_peers import HostMemory, memory_of
 from tests.kvtransfer.peers import NUM_BLOCKS, WAIT, ProcessPeer, numbered
@@ -64,7 +65,7 @@ def test_blocks_that_a_peer_does_not_have_are_not_read() -> None:
     reader.connect("peer", peer.metadata(), WHOLE)
     reader.poll()
     reader.pool.fill_(1.0)
-    ticket = reader.post("peer", [BlockRun(0, 1, 1), BlockRun(3, 4, 2)])
+    ticket = reader.post("peer", np.array([(0, 1, 1), (3, 4, 2)]))
     (end,) = reader.poll()
     assert end.ticket == ticket and end.final
     assert isinstance(end.error, PeerLost)
@@ -129,7 +130,7 @@ def test_both_ways_to_copy_move_parts_of_blocks(copy: str, values: int) -> None:
     reader = CudaIpcTransport(ours, memory(here))
     half = values * 2
     reader.connect("peer", peer.metadata(), BlockPart(2 * half, half, 0, half))
-    reader.post("peer", [BlockRun(3, 30, 2), BlockRun(20, 1, 1)])
+    reader.post("peer", np.array([(3, 30, 2), (20, 1, 1)]))
     ended: list[Ended] = []
     while len(ended) < 2:
         ended += reader.poll()

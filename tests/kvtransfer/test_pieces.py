@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from kvtransfer.transport.base import BlockPart, BlockRun
+from kvtransfer.transport.base import BlockPart
 from kvtransfer.transport.local import LocalFabric, LocalTransport
 from kvtransfer.transport.peer_memory import Pieces, equal_pieces, joined_pieces
 
@@ -45,7 +45,7 @@ def test_blocks_far_into_pools_of_many_gigabytes_are_found() -> None:
     size = 2 << 20
     pool = torch.empty((70_000, 1, size), dtype=torch.uint8, device="meta")
     transport = LocalTransport(pool, "large", LocalFabric())
-    runs = [BlockRun(60_000, 65_000, 5_000)]
+    runs = np.array([(60_000, 65_000, 5_000)])
     whole = transport.byte_ranges(BlockPart(size, 0, 0, size), runs)
     assert whole.tolist() == [[60_000 * size, 65_000 * size, 5_000 * size]]
     half = transport.byte_ranges(BlockPart(2 * size, size, 0, size), runs)

@@ -1,7 +1,6 @@
 """The thread around a transport: what its owner sees when it stops or fails."""
 
 import threading
-from collections.abc import Sequence
 from queue import SimpleQueue
 
 import pytest
@@ -9,7 +8,8 @@ import torch
 
 from kvtransfer.errors import TransferClosed
 from kvtransfer.transfer_thread import TransferThread
-from kvtransfer.transport.base import BlockRun, Ended
+from kvtransfer.transport.base import Ended
+from kvtransfer.transport.block_runs import BlockRuns
 from kvtransfer.transport.local import LocalFabric, LocalTransport
 from kvtransfer.transport.ranked import RemoteRank
 
@@ -27,7 +27,7 @@ class BrokenTransport(LocalTransport):
         super().__init__(pool, pool_name, fabric)
         self.has_posted = threading.Event()
 
-    def post(self, peer: str, runs: Sequence[BlockRun]) -> int:
+    def post(self, peer: str, runs: BlockRuns) -> int:
         ticket = super().post(peer, runs)
         self.has_posted.set()
         return ticket

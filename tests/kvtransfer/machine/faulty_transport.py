@@ -1,30 +1,27 @@
 """A transport whose reads end when, and how, the test says."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from kvtransfer.errors import PeerLost
-from kvtransfer.transport.base import BlockPart, BlockRun, Ended
+from kvtransfer.transport.base import BlockPart, Ended
+from kvtransfer.transport.block_runs import BlockRuns, each_block
 from kvtransfer.transport.local import LocalFabric, LocalTransport
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Posted:
     """A read on its way: ``source`` is the pool it reads from, as it is when it moves."""
 
     source: torch.Tensor
     part: BlockPart
-    runs: tuple[BlockRun, ...]
+    runs: BlockRuns
 
     @property
     def destinations(self) -> list[int]:
-        return [
-            block
-            for run in self.runs
-            for block in range(run.local_block, run.local_block + run.num_blocks)
-        ]
+        blocks: list[int] = each_block(self.runs)[:, 1].tolist()
+        return blocks
 
 
 class FaultyTransport(LocalTransport):
@@ -40,11 +37,11 @@ class FaultyTransport(LocalTransport):
     def disconnect(self, peer: str) -> None:
         del self._peers[peer]
 
-    def post(self, peer: str, runs: Sequence[BlockRun]) -> int:
+    def post(self, peer: str, runs: BlockRuns) -> int:
         self._num_tickets += 1
         known = self._peers[peer]
         source = self._fabric.pools[known.pool_name]
-        self.posted[self._num_tickets] = Posted(source, known.part, tuple(runs))
+        self.posted[self._num_tickets] = Posted(source, known.part, runs)
         return self._num_tickets
 
     def poll(self) -> list[Ended]:
