@@ -100,16 +100,19 @@ class Transport(ABC):
         """The name of what moves the bytes of ``peer``, which is connected."""
         return self.name
 
-    def byte_ranges(self, part: BlockPart, runs: BlockRuns) -> npt.NDArray[np.int64]:
-        """What ``part`` of ``runs`` is in bytes: rows of offset there, offset here, and length.
+    def byte_ranges(
+        self, part: BlockPart, runs: BlockRuns, there: int = 0, here: int = 0
+    ) -> npt.NDArray[np.int64]:
+        """What ``part`` of ``runs`` is in bytes: rows of its place there, its place here, and
+        length, where the pools begin at ``there`` and ``here``.
 
         A run is one row where the part is the whole block on both sides, else a row for each block.
         """
         whole = part.num_bytes == part.remote_block_bytes == self.block_bytes
-        table = runs if whole else each_block(runs)
-        table = table * (part.remote_block_bytes, self.block_bytes, part.num_bytes)
-        table[:, :2] += (part.remote_offset, part.local_offset)
-        return table
+        sizes = part.remote_block_bytes, self.block_bytes, part.num_bytes
+        first = there + part.remote_offset, here + part.local_offset, 0
+        ranges: npt.NDArray[np.int64] = (runs if whole else each_block(runs)) * sizes + first
+        return ranges
 
     @abstractmethod
     def close(self) -> None:

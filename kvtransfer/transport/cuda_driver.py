@@ -83,16 +83,16 @@ def enable_peer_access(device: int) -> None:
 def copy_batch(pieces: NDArray[np.int64], stream: int) -> None:
     """Begins to copy all ``pieces`` (N, 3), N >= 1, by copy engines: source address, destination
     address, bytes. Raises CudaError."""
-    sources, targets, sizes = (np.ascontiguousarray(column) for column in pieces.T)
+    columns = np.ascontiguousarray(pieces.T)
+    sources, length = columns.ctypes.data, columns.strides[0]
     attributes = _CopyAttributes(_ACCESS_IN_STREAM_ORDER, flags=_PREFER_OVERLAP_WITH_COMPUTE)
     first, failed = ctypes.c_size_t(0), ctypes.c_size_t()
     _check(
         "cuMemcpyBatchAsync",
         _batch_function()(
-            *(ctypes.c_void_p(column.ctypes.data) for column in (targets, sources, sizes)),
-            ctypes.c_size_t(len(pieces)),
-            *(ctypes.byref(attributes), ctypes.byref(first), ctypes.c_size_t(1)),
-            *(ctypes.byref(failed), ctypes.c_void_p(stream)),
+            *(sources + length, sources, sources + 2 * length, len(pieces)),
+            *(ctypes.byref(attributes), ctypes.byref(first), 1),
+            *(ctypes.byref(failed), stream),
         ),
     )
 

@@ -102,9 +102,8 @@ class CudaIpcTransport(Transport):
             error = PeerLost(f"{peer} has {known.num_blocks} blocks, not all of {runs.tolist()}")
             self._posted[self._num_tickets] = _Posted(peer, lambda: True, error=error)
             return self._num_tickets
-        pieces = self.byte_ranges(known.part, runs)
-        pieces[:, :2] += (known.pool.address, self.pool.data_ptr())
-        return self._post(peer, pieces, None)
+        begins = known.pool.address, self.pool.data_ptr()
+        return self._post(peer, self.byte_ranges(known.part, runs, *begins), None)
 
     def poll(self) -> list[Ended]:
         over = {ticket: posted for ticket, posted in self._posted.items() if posted.done()}

@@ -13,14 +13,7 @@ from kvtransfer.errors import PeerLost, PeerUnreachable, TransportUnavailable
 from kvtransfer.transport import cuda_driver
 from kvtransfer.transport.base import enter_device
 from kvtransfer.transport.cuda_driver import CudaError
-from kvtransfer.transport.peer_memory import (
-    Done,
-    Mapping,
-    PeerMemory,
-    Pieces,
-    equal_pieces,
-    joined_pieces,
-)
+from kvtransfer.transport.peer_memory import Done, Mapping, PeerMemory, Pieces, equal_pieces
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PROCESS = secrets.token_bytes(16)
@@ -43,8 +36,8 @@ def copy_by_kernel(
 
 def copy_by_engines(pieces: Pieces, stream: torch.cuda.Stream) -> None:
     """Copy engines do it, in one call for all, and no processor takes part."""
-    with torch.cuda.stream(stream):
-        cuda_driver.copy_batch(joined_pieces(pieces), stream.cuda_stream)
+    with torch.cuda.device(stream.device):
+        cuda_driver.copy_batch(pieces, stream.cuda_stream)
 
 
 # Programs of ours read scattered pages of 32 KiB at 365 GB/s between two H200, and of 2 MiB at 375;

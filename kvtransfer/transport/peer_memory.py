@@ -57,20 +57,11 @@ def equal_pieces(pieces: Pieces) -> tuple[Pieces, int]:
     Reads are of whole blocks, or of the same part of each, so that the pieces do not get small.
     """
     size = int(np.gcd.reduce(pieces[:, 2]))
+    if (pieces[:, 2] == size).all():
+        return pieces, size
     counts = pieces[:, 2] // size
     equal = np.repeat(pieces, counts, axis=0)
     steps = np.arange(len(equal)) - np.repeat(np.cumsum(counts) - counts, counts)
     equal[:, :2] += steps[:, None] * size
     equal[:, 2] = size
     return equal, size
-
-
-def joined_pieces(pieces: Pieces) -> Pieces:
-    """The same bytes, neighbours on both sides in one piece."""
-    ends = pieces[:, :2] + pieces[:, 2:]
-    begins = np.ones(len(pieces), dtype=bool)
-    begins[1:] = (pieces[1:, :2] != ends[:-1]).any(axis=1)
-    first = np.flatnonzero(begins)
-    joined = pieces[first]
-    joined[:, 2] = np.add.reduceat(pieces[:, 2], first)
-    return joined

@@ -1,11 +1,11 @@
-"""Lists of what is to be copied, cut and joined: rows of source, destination, bytes."""
+"""Lists of what is to be copied: rows of source, destination, bytes."""
 
 import numpy as np
 import torch
 
 from kvtransfer.transport.base import BlockPart
 from kvtransfer.transport.local import LocalFabric, LocalTransport
-from kvtransfer.transport.peer_memory import Pieces, equal_pieces, joined_pieces
+from kvtransfer.transport.peer_memory import Pieces, equal_pieces
 
 
 def pieces(*rows: tuple[int, int, int]) -> Pieces:
@@ -28,11 +28,6 @@ def test_runs_of_blocks_are_cut_to_one_size() -> None:
 def test_one_run_stays_one_piece() -> None:
     equal, size = equal_pieces(pieces((16, 32, 4096)))
     assert (equal.tolist(), size) == ([[16, 32, 4096]], 4096)
-
-
-def test_neighbours_on_both_sides_are_joined() -> None:
-    rows = pieces((0, 500, 10), (10, 510, 10), (20, 600, 10), (40, 610, 10), (50, 620, 10))
-    assert joined_pieces(rows).tolist() == [[0, 500, 20], [20, 600, 10], [40, 610, 20]]
 
 
 def test_addresses_past_32_bits_are_kept() -> None:
