@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import cycle
 
 import torch
 
@@ -14,23 +15,27 @@ from kvtransfer.transport.ranked import RemoteRank
 PEER = "peer"
 SECONDS = 60.0
 RUNS = 9
+# Odd, so that blocks there and here come in ever other pairs.
+DRAWS = 9
 
 
 class Reading:
-    """Reads ``num_blocks`` blocks, each time others, from a pool of twice as many into one."""
+    """Reads ``num_blocks`` blocks, each time others, from a pool of twice as many into one.
+
+    Which ones is drawn beforehand: what a read takes is not to include that.
+    """
 
     def __init__(self, thread: TransferThread, num_blocks: int) -> None:
         self.pool = thread.pool
         self.num_bytes = num_blocks * thread.block_bytes
         self._thread = thread
-        self._num_blocks = num_blocks
-        self._generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(0)
+        draws = [torch.randperm(thread.num_blocks - 1, generator=generator) for _ in range(DRAWS)]
+        self._draws = cycle([tuple((draw[:num_blocks] + 1).tolist()) for draw in draws])
 
-    def scattered(self) -> list[int]:
+    def scattered(self) -> tuple[int, ...]:
         """Ids of blocks that lie anywhere, as after hours of service."""
-        ids = torch.randperm(self._thread.num_blocks - 1, generator=self._generator) + 1
-        chosen: list[int] = ids[: self._num_blocks].tolist()
-        return chosen
+        return next(self._draws)
 
     def __call__(self, times: int = 1) -> None:
         """``times`` of them at once."""

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,18 +16,22 @@ from batonctl.doctor.block_reading import Reading, connected, pool_blocks_for, s
 from batonctl.doctor.pool_process import new_pool, running_pool, transport_over
 from bench.gpu import Bench
 from bench.results import Figure
-from engine.kernels.cuda import copy_pieces
-from kvtransfer.transport import cuda_memory
+from engine.kernels.cuda.copy_pieces import NUM_PROGRAMS
 from kvtransfer.transport.base import Transport
 from kvtransfer.transport.choosing import ChoosingTransport
 from kvtransfer.transport.cuda_ipc import CudaIpcTransport
+from kvtransfer.transport.cuda_memory import ENGINE_BYTES, CudaMemory
 
 READER = "cuda:0"
 PROMPT_BYTES = 1 << 30
-BLOCK_BYTES, SMALL_BYTES = 2 << 20, 32 << 10
-PROGRAMS = (8, 16, 32, 64, 128)
-WAYS = ("kernel", "engines")
-CHOSEN = "kernel" if cuda_memory.COPY is cuda_memory.copy_by_kernel else "engines"
+BLOCK_BYTES = 2 << 20
+# Of blocks of every size, who copies them; NIXL besides, where it is compared.
+WAYS = {
+    BLOCK_BYTES: ("kernel", "engines", "nixl"),
+    256 << 10: ("kernel", "engines"),
+    32 << 10: ("kernel-16", "kernel-32", "kernel", "engines", "nixl"),
+}
+CHOSEN = "engines" if BLOCK_BYTES >= ENGINE_BYTES else "kernel"
 BATCH, CONTEXT = 32, 1024
 STEPS, ROUNDS = 40, 3
 # Prompts on their way at once, where what a read costs on the host hides behind others.
@@ -52,7 +55,7 @@ def measure_gpu(num_gpus: int, show: Show, *, with_decode: bool) -> list[Figure]
     with ExitStack() as entered:
         readings: dict[str, Reading] = {
             name: entered.enter_context(each)
-            for size in (BLOCK_BYTES, SMALL_BYTES)
+            for size in WAYS
             for name, each in _readings(entered, size)
         }
         copy = PeerCopy(num_gpus)
@@ -60,7 +63,7 @@ def measure_gpu(num_gpus: int, show: Show, *, with_decode: bool) -> list[Figure]
         if with_decode:
             # The engine takes what is left of the GPU's memory.
             copy.free()
-            add(_slowdowns({way: readings[f"2mib.{way}"] for way in WAYS}))
+            add(_slowdowns({way: readings[f"2mib.{way}"] for way in ("kernel", "engines")}))
     return figures
 
 
@@ -91,24 +94,21 @@ def _readings(
     pool_blocks = pool_blocks_for(num_blocks)
     gpu = os.environ["CUDA_VISIBLE_DEVICES"].split(",")[-1]
     pool = new_pool(READER, pool_blocks, block_bytes)
-    sweep = [f"kernel-{programs}" for programs in PROGRAMS] if block_bytes == BLOCK_BYTES else []
     metadata = entered.enter_context(
         running_pool("auto", "cuda:0", pool_blocks, block_bytes, CUDA_VISIBLE_DEVICES=gpu)
     )
-    for name in (*WAYS, *sweep, "nixl"):
+    for name in WAYS[block_bytes]:
         yield f"{size}.{name}", connected(_open(name, pool), metadata, num_blocks)
 
 
 def _open(name: str, pool: torch.Tensor) -> Transport:
-    """ "nixl", "engines", "kernel", or "kernel-32", with so many programs."""
+    """ "nixl", "engines", "kernel", or "kernel-32", of so many programs."""
     if name == "nixl":
         return transport_over(pool, "nixl")
     way, _, programs = name.partition("-")
-    copy: cuda_memory.Copy = cuda_memory.copy_by_engines
-    if way == "kernel":
-        num_programs = int(programs or copy_pieces.NUM_PROGRAMS)
-        copy = partial(cuda_memory.copy_by_kernel, num_programs=num_programs)
-    return ChoosingTransport([CudaIpcTransport(pool, cuda_memory.CudaMemory(pool.device, copy))])
+    engine_bytes = 0 if way == "engines" else PROMPT_BYTES
+    memory = CudaMemory(pool.device, engine_bytes, int(programs or NUM_PROGRAMS))
+    return ChoosingTransport([CudaIpcTransport(pool, memory)])
 
 
 def _rates(copy: PeerCopy, readings: dict[str, Reading]) -> list[Figure]:

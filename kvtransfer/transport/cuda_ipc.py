@@ -2,6 +2,7 @@
 
 import secrets
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +13,9 @@ from kvtransfer.transport.base import BlockPart, Ended, Transport
 from kvtransfer.transport.block_runs import BlockRuns
 from kvtransfer.transport.peer_memory import Done, Mapping, PeerMemory, Pieces
 
-# What peers read to see that bytes move: two words, of which the first is random.
-_PROBE_BYTES = 16
+# What peers read to see that bytes move: three words, of which the first and last are the same
+# random number.
+_PROBE_WORDS = 3
 _ADDRESS = struct.Struct("<QQq")
 
 
@@ -49,9 +51,9 @@ class CudaIpcTransport(Transport):
     def __init__(self, pool: torch.Tensor, memory: PeerMemory) -> None:
         super().__init__(pool)
         self._memory = memory
-        self._probe = torch.zeros(_PROBE_BYTES // 8, dtype=torch.int64, device=pool.device)
+        self._probe = torch.zeros(_PROBE_WORDS, dtype=torch.int64, device=pool.device)
         self._probe_value = secrets.randbits(62)
-        self._probe[0] = self._probe_value
+        self._probe[::2] = self._probe_value
         if pool.is_cuda:
             # The probe is written on another stream than it is read on.
             torch.cuda.synchronize(pool.device)
@@ -82,7 +84,7 @@ class CudaIpcTransport(Transport):
             raise
         self._peers[peer] = _Peer(pool, probe, probe_value, num_blocks, part)
         landing = self._new_landing()
-        return self._post(peer, _probe_pieces(probe.address, landing), landing)
+        return self._post(peer, _probe_copies(probe.address, landing), landing)
 
     def disconnect(self, peer: str) -> None:
         waiting = [ticket for ticket, posted in self._posted.items() if posted.peer == peer]
@@ -103,7 +105,7 @@ class CudaIpcTransport(Transport):
             self._posted[self._num_tickets] = _Posted(peer, lambda: True, error=error)
             return self._num_tickets
         begins = known.pool.address, self.pool.data_ptr()
-        return self._post(peer, self.byte_ranges(known.part, runs, *begins), None)
+        return self._post(peer, [self.byte_ranges(known.part, runs, *begins)], None)
 
     def poll(self) -> list[Ended]:
         over = {ticket: posted for ticket, posted in self._posted.items() if posted.done()}
@@ -117,11 +119,12 @@ class CudaIpcTransport(Transport):
         while self._peers:
             self._unmap(self._peers.popitem()[1])
 
-    def _post(self, peer: str, pieces: Pieces, landing: torch.Tensor | None) -> int:
+    def _post(self, peer: str, copies: Sequence[Pieces], landing: torch.Tensor | None) -> int:
         self._num_tickets += 1
         error: TransferError | None = None
         try:
-            self._memory.copy(pieces)
+            for pieces in copies:
+                self._memory.copy(pieces)
         except TransferError as caught:
             error = caught
         # Of what began before an error, too: the ticket ends when that is over.
@@ -131,13 +134,13 @@ class CudaIpcTransport(Transport):
     def _error_of(self, posted: _Posted) -> TransferError | None:
         if posted.error is not None or posted.landing is None:
             return posted.error
-        if int(posted.landing[0]) == self._peers[posted.peer].probe_value:
+        if _has_landed(posted.landing, self._peers[posted.peer].probe_value):
             return None
         return PeerUnreachable(f"{posted.peer} was read, but the bytes are not its own")
 
     def _new_landing(self) -> torch.Tensor:
         """On the host, where a value is seen without asking the GPU for it."""
-        landing = torch.zeros(_PROBE_BYTES // 8, dtype=torch.int64)
+        landing = torch.zeros(_PROBE_WORDS, dtype=torch.int64)
         return landing.pin_memory() if self.pool.is_cuda else landing
 
     def _unmap(self, peer: _Peer) -> None:
@@ -148,13 +151,24 @@ class CudaIpcTransport(Transport):
         """Reads the own probe, which also compiles what later reads need."""
         landing = self._new_landing()
         try:
-            self._memory.copy(_probe_pieces(self._probe.data_ptr(), landing))
+            for pieces in _probe_copies(self._probe.data_ptr(), landing):
+                self._memory.copy(pieces)
             self._memory.finish()
         except TransferError as error:
             raise TransportUnavailable(f"memory of this GPU cannot be copied: {error}") from error
-        if int(landing[0]) != self._probe_value:
+        if not _has_landed(landing, self._probe_value):
             raise TransportUnavailable("the self-test read other bytes than were there")
 
 
-def _probe_pieces(source: int, landing: torch.Tensor) -> Pieces:
-    return np.array([(source, landing.data_ptr(), _PROBE_BYTES)], dtype=np.int64)
+def _probe_copies(source: int, landing: torch.Tensor) -> list[Pieces]:
+    """Two words, and the last one by itself: memory copies what is not aligned in another way, and
+    both must work."""
+    target = landing.data_ptr()
+    return [
+        np.array([(source + first, target + first, num_bytes)], dtype=np.int64)
+        for first, num_bytes in ((0, 16), (16, 8))
+    ]
+
+
+def _has_landed(landing: torch.Tensor, value: int) -> bool:
+    return landing.tolist() == [value, 0, value]

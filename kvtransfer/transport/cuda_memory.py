@@ -3,7 +3,6 @@
 import secrets
 import struct
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -20,41 +19,29 @@ _PROCESS = secrets.token_bytes(16)
 # Host, process, handle, offset in it; address and device, which mean something in one process.
 _FORMAT = struct.Struct(f"<16s16s{cuda_driver.HANDLE_BYTES}sQQI")
 
-Copy = Callable[[Pieces, torch.cuda.Stream], None]
-
-
-def copy_by_kernel(
-    pieces: Pieces, stream: torch.cuda.Stream, num_programs: int = NUM_PROGRAMS
-) -> None:
-    """Programs of ours read straight from the peer. Addresses and sizes: multiples of ALIGNMENT."""
-    equal, num_bytes = equal_pieces(pieces)
-    # Pinned and on the device as long as the stream needs it: torch sees to both.
-    table = torch.from_numpy(equal).pin_memory()
-    with torch.cuda.stream(stream):
-        copy_pieces(table.to(stream.device, non_blocking=True), num_bytes, num_programs)
-
-
-def copy_by_engines(pieces: Pieces, stream: torch.cuda.Stream) -> None:
-    """Copy engines do it, in one call for all, and no processor takes part."""
-    with torch.cuda.device(stream.device):
-        cuda_driver.copy_batch(pieces, stream.cuda_stream)
-
-
-# Programs of ours read scattered pages of 32 KiB at 365 GB/s between two H200, and of 2 MiB at 375;
-# copy engines were not measured yet: ``python -m bench.kv`` does both.
-COPY: Copy = copy_by_kernel
+# Average bytes of a copy's pieces from which on copy engines do it. They leave the processors to
+# what runs there: decode steps of an 8B model took 5 % longer beside them, and 22 % beside programs
+# of ours that brought fewer bytes (two H200). But an engine takes its time for every piece.
+ENGINE_BYTES = 256 << 10
 
 
 class CudaMemory(PeerMemory):
     """Of one GPU, and of those that it can read from.
 
-    Copies run on a stream of its own, of torch's default priority, which is the lowest.
+    Copies run on a stream of its own, of torch's default priority, which is the lowest: in order,
+    by copy engines where pieces have ``engine_bytes``, else by programs of ours.
     """
 
-    def __init__(self, device: torch.device, copy: Copy = COPY) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        engine_bytes: int = ENGINE_BYTES,
+        num_programs: int = NUM_PROGRAMS,
+    ) -> None:
         enter_device(device)
         self._stream = torch.cuda.Stream(device)
-        self._copy = copy
+        self._engine_bytes = engine_bytes
+        self._num_programs = num_programs
 
     def export(self, memory: torch.Tensor) -> bytes:
         try:
@@ -97,10 +84,13 @@ class CudaMemory(PeerMemory):
                 cuda_driver.unmap_memory(mapping.base)
 
     def copy(self, pieces: Pieces) -> None:
-        aligned = not (pieces % ALIGNMENT).any()
-        copy = self._copy if aligned else copy_by_engines
+        large = int(pieces[:, 2].sum()) >= self._engine_bytes * len(pieces)
         try:
-            copy(pieces, self._stream)
+            if large or (pieces % ALIGNMENT).any():
+                with self._current():
+                    cuda_driver.copy_batch(pieces, self._stream.cuda_stream)
+            else:
+                self._copy_by_programs(pieces)
         except (CudaError, RuntimeError) as error:
             raise PeerLost(f"it cannot be read: {error}") from error
 
@@ -111,6 +101,14 @@ class CudaMemory(PeerMemory):
 
     def finish(self) -> None:
         self._stream.synchronize()
+
+    def _copy_by_programs(self, pieces: Pieces) -> None:
+        equal, num_bytes = equal_pieces(pieces)
+        # Pinned and on the device as long as the stream needs it: torch sees to both.
+        table = torch.from_numpy(equal).pin_memory()
+        with torch.cuda.stream(self._stream):
+            on_device = table.to(self._stream.device, non_blocking=True)
+            copy_pieces(on_device, num_bytes, self._num_programs)
 
     def _current(self) -> torch.cuda.device:
         """Makes the device's context that of the driver's calls, while entered."""

@@ -115,13 +115,13 @@ def test_memory_of_a_dead_process_reads_on_and_is_given_back_when_it_is_disconne
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.parametrize("copy", ["copy_by_kernel", "copy_by_engines"])
+@pytest.mark.parametrize("engine_bytes", [0, 1 << 30], ids=["engines", "programs"])
 @pytest.mark.parametrize("values", [16, 6], ids=["aligned", "odd sizes"])
-def test_both_ways_to_copy_move_parts_of_blocks(copy: str, values: int) -> None:
-    from kvtransfer.transport import cuda_memory
+def test_both_ways_to_copy_move_parts_of_blocks(engine_bytes: int, values: int) -> None:
+    from kvtransfer.transport.cuda_memory import CudaMemory
 
-    def memory(device: str) -> cuda_memory.CudaMemory:
-        return cuda_memory.CudaMemory(torch.device(device), getattr(cuda_memory, copy))
+    def memory(device: str) -> CudaMemory:
+        return CudaMemory(torch.device(device), engine_bytes)
 
     here, there = f"cuda:{GPUS - 1}", "cuda:0"
     theirs = torch.arange(40.0 * values).view(40, 2, values // 2).to(there)
