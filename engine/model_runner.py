@@ -38,6 +38,8 @@ class ModelRunner:
     # kernels of a CPU are those of more tokens by then, and the budget takes seconds.
     warm_up_tokens: ClassVar[int] = 64
     warm_up_batches: ClassVar[tuple[int, ...]] = (1, 8)
+    # Whether a launched step is computed while the host goes on.
+    computes_apart: ClassVar[bool] = False
 
     def __init__(
         self,

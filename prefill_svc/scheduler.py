@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from engine.batch import ModelRunnerOutput, Sample, ScheduledRequest, SchedulerOutput
 from engine.block_manager import BlockManager
 from engine.errors import OutOfBlocks
-from engine.request import RequestStatus
+from engine.request import Request, RequestStatus
+from engine.step_under_way import PartUnderWay, StepUnderWay
 from kvtransfer.checksums import no_checksums
 from kvtransfer.handoff import Chunk
 from prefill_svc.prompt import Admission, PrefillPlan, Progress, Prompt
@@ -19,7 +20,7 @@ class PrefillScheduler:
     A prompt is in exactly one of four stages, each in order of entry:
 
         waiting     no blocks; continuations first (protocol 5.4)
-        computing   all its blocks, some tokens still to compute
+        computing   all its blocks, some tokens not computed yet or in a step under way
         computed    all its blocks, waits for its lease to end
         stopped     all its blocks, failed in a step, waits for its lease to end
 
@@ -64,9 +65,14 @@ class PrefillScheduler:
 
     @property
     def num_pending_tokens(self) -> int:
-        """Prompt tokens that are not computed yet."""
+        """Prompt tokens that no step has taken yet."""
         stages: Iterable[Prompt] = (*self._waiting.values(), *self._computing.values())
         return sum(prompt.request.num_uncomputed_tokens for prompt in stages)
+
+    @property
+    def fills_a_step(self) -> bool:
+        """Whether nobody who comes later would have room in the next step."""
+        return self.num_pending_tokens >= self._max_num_batched_tokens
 
     def add(self, prompt: Prompt) -> None:
         """Queues a prompt whose blocks fit into the empty pool."""
@@ -100,26 +106,38 @@ class PrefillScheduler:
                 starved = True
                 break
             overtaker = False
-            admissions.append(Admission(prompt, self._announce(prompt)))
+            admissions.append(
+                Admission(prompt, self._announce(prompt, prompt.request.num_computed_tokens))
+            )
             budget -= self._plan(prompt, budget, parts)
         revoke = self._choose_revoked() if starved and not self._computing else None
         return PrefillPlan(SchedulerOutput(tuple(parts)), tuple(admissions), revoke)
 
-    def update(
-        self, output: SchedulerOutput, runner_output: ModelRunnerOutput
-    ) -> tuple[Progress, ...]:
-        """Takes in a finished step; the blocks it filled may be shared and read from now on."""
-        return tuple(
-            self._advance(self._computing[bytes.fromhex(part.request.request_id)], part, samples)
-            for part, samples in zip(output.scheduled, runner_output.samples, strict=True)
+    def advance(self, output: SchedulerOutput) -> StepUnderWay:
+        """Counts the tokens of a launched step as computed: the next one may be scheduled."""
+        return StepUnderWay(
+            tuple(PartUnderWay.begin(part, draws=False) for part in output.scheduled)
         )
 
-    def stop(self, output: SchedulerOutput) -> tuple[Prompt, ...]:
+    def update(self, step: StepUnderWay, runner_output: ModelRunnerOutput) -> tuple[Progress, ...]:
+        """Takes in a finished step; the blocks it filled may be shared and read from now on.
+
+        Prompts that were stopped or removed meanwhile are left out.
+        """
+        return tuple(
+            self._take_in(prompt, part, samples)
+            for part, samples in zip(step.parts, runner_output.samples, strict=True)
+            if (prompt := self._computing.get(_attempt_id(part.request))) is not None
+        )
+
+    def stop(self, requests: Iterable[Request]) -> tuple[Prompt, ...]:
         """Computes the prompts of a failed step no further; their blocks stay until ``remove``."""
-        ids = [bytes.fromhex(part.request.request_id) for part in output.scheduled]
-        for attempt_id in ids:
-            self._stopped[attempt_id] = self._computing.pop(attempt_id)
-        return tuple(self._stopped[attempt_id] for attempt_id in ids)
+        stopped = []
+        for request in requests:
+            if (prompt := self._computing.pop(_attempt_id(request), None)) is not None:
+                self._stopped[prompt.attempt_id] = prompt
+                stopped.append(prompt)
+        return tuple(stopped)
 
     def remove(self, attempt_id: bytes) -> None:
         """Forgets a prompt in any stage and frees its blocks. Its lease must have ended."""
@@ -154,29 +172,23 @@ class PrefillScheduler:
         self._computing[prompt.attempt_id] = prompt
         return True
 
-    def _advance(
-        self, prompt: Prompt, part: ScheduledRequest, samples: tuple[Sample, ...]
-    ) -> Progress:
+    def _take_in(self, prompt: Prompt, part: PartUnderWay, samples: tuple[Sample, ...]) -> Progress:
         request = prompt.request
-        first_block = request.num_computed_tokens // self._block_size
-        request.num_computed_tokens += part.num_new_tokens
-        for index in range(first_block, request.num_computed_tokens // self._block_size):
+        # Not what the request says: that may count the tokens of a later step already.
+        first, end = part.first_token, part.end_token
+        for index in range(first // self._block_size, end // self._block_size):
             self._blocks.register(request.block_table[index], request.block_hashes[index])
-        chunk = self._announce(prompt)
-        if request.num_uncomputed_tokens > 0:
-            return Progress(prompt, part.num_new_tokens, chunk)
+        chunk = self._announce(prompt, end)
+        if end < request.num_tokens:
+            return Progress(prompt, end - first, chunk)
         prompt.computed_time = self._clock()
         self._computed[prompt.attempt_id] = self._computing.pop(prompt.attempt_id)
-        last_chunk = self._announce_partial(prompt)
-        return Progress(prompt, part.num_new_tokens, chunk, last_chunk, samples)
+        last_chunk = self._lease(prompt, request.num_tokens)
+        return Progress(prompt, end - first, chunk, last_chunk, samples)
 
-    def _announce(self, prompt: Prompt) -> Chunk | None:
+    def _announce(self, prompt: Prompt, num_computed: int) -> Chunk | None:
         """Leases the full blocks that became final; no later step writes them (protocol 4.2)."""
-        num_final = prompt.request.num_computed_tokens // self._block_size * self._block_size
-        return self._lease(prompt, num_final)
-
-    def _announce_partial(self, prompt: Prompt) -> Chunk | None:
-        return self._lease(prompt, prompt.request.num_tokens)
+        return self._lease(prompt, num_computed // self._block_size * self._block_size)
 
     def _lease(self, prompt: Prompt, num_tokens: int) -> Chunk | None:
         first = prompt.num_announced_tokens
@@ -212,3 +224,7 @@ class PrefillScheduler:
                 prompt.revoking = True
                 return prompt
         return None
+
+
+def _attempt_id(request: Request) -> bytes:
+    return bytes.fromhex(request.request_id)

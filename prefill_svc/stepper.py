@@ -2,12 +2,15 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from engine.batch import ModelRunnerOutput
 from engine.block_manager import BlockManager
 from engine.errors import DeviceLost
 from engine.model_runner import ModelRunner
+from engine.request import Request
+from engine.step_under_way import StepUnderWay
 from prefill_svc.prompt import Admission, PrefillPlan, Progress, Prompt
 from prefill_svc.scheduler import PrefillScheduler
 from worker.idle_check import IdleCheck
@@ -33,11 +36,24 @@ class PrefillEvents:
     failed: tuple[Prompt, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """A step that the device may still be computing; ``result`` waits for it."""
+
+    step: StepUnderWay
+    num_tokens: int
+    result: Callable[[], ModelRunnerOutput]
+    began: float
+
+
 class PrefillStepper:
     """Runs on the engine thread, as do the callables that others post to it.
 
-    ``deliver`` must be cheap and thread-safe: it is called at most twice a step, once before the
-    computation where somebody has to be told that it begins, and once after it.
+    Where the device computes on its own, the next step is launched before the one under way is
+    over, so that the host's work hides behind the device's: only a full one, in which nobody who
+    comes meanwhile would have had room. ``deliver`` must be cheap and thread-safe: it is called at
+    most twice a step, once before the computation where somebody has to be told that it begins,
+    and once after it.
     """
 
     def __init__(
@@ -57,6 +73,8 @@ class PrefillStepper:
         self._rate = Smoothed()
         self._steps = 0
         self._last_load: Load | None = None
+        self._under_way: _Launched | None = None
+        self._last_taken_in = 0.0
 
     @property
     def scheduler(self) -> PrefillScheduler:
@@ -64,15 +82,25 @@ class PrefillStepper:
         return self._scheduler
 
     def step(self) -> bool:
-        """Computes one step; False where there was nothing to compute."""
-        plan = self._scheduler.schedule()
-        if plan.admissions or plan.revoke:
-            self._tell(PrefillEvents(self.load(), self._steps + 1, plan.admissions, plan.revoke))
-        if not plan.output.scheduled:
-            self._tell_if_changed()
-            self._idle_check.run()
-            return False
-        self._compute(plan)
+        """Launches a step or takes one in; False where there was neither."""
+        last, self._under_way = self._under_way, None
+        if last is None or self._scheduler.fills_a_step:
+            plan = self._scheduler.schedule()
+            if plan.admissions or plan.revoke:
+                events = PrefillEvents(self.load(), self._steps + 1, plan.admissions, plan.revoke)
+                self._tell(events)
+            if plan.output.scheduled:
+                self._under_way = self._launch(plan)
+            elif last is None:
+                self._tell_if_changed()
+                self._idle_check.run()
+                return False
+        if last is not None:
+            self._take_in(last)
+        launched = self._under_way
+        if launched is not None and not self._runner.computes_apart:
+            self._under_way = None
+            self._take_in(launched)
         return True
 
     def load(self) -> Load:
@@ -86,25 +114,41 @@ class PrefillStepper:
             rate=self._rate.value,
         )
 
-    def _compute(self, plan: PrefillPlan) -> None:
-        started = time.monotonic()
+    def _launch(self, plan: PrefillPlan) -> _Launched | None:
+        """None where it could not be; then its prompts are stopped."""
+        output, began = plan.output, time.monotonic()
         try:
-            result = self._runner.run(plan.output)
+            result = self._runner.launch(output)
         except DeviceLost:
             raise
         except Exception:
-            # Whatever it was, only the requests of this step are lost.
-            log.exception("step %d failed", self._steps + 1)
-            self._tell(
-                PrefillEvents(self.load(), self._steps, failed=self._scheduler.stop(plan.output))
-            )
+            self._fail([part.request for part in output.scheduled])
+            return None
+        return _Launched(self._scheduler.advance(output), output.num_tokens, result, began)
+
+    def _take_in(self, launched: _Launched) -> None:
+        try:
+            result = launched.result()
+        except DeviceLost:
+            raise
+        except Exception:
+            self._fail([part.request for part in launched.step.parts])
             return
         self._steps += 1
-        progress = self._scheduler.update(plan.output, result)
-        seconds = time.monotonic() - started
+        progress = self._scheduler.update(launched.step, result)
+        now = time.monotonic()
+        # The device begins a step that was launched ahead when it is done with the one before.
+        seconds = now - max(launched.began, self._last_taken_in)
+        self._last_taken_in = now
         self._metrics.observe_step(seconds)
-        self._rate.add(plan.output.num_tokens / seconds)
+        self._rate.add(launched.num_tokens / seconds)
         self._tell(PrefillEvents(self.load(), self._steps, progress=progress))
+
+    def _fail(self, requests: Sequence[Request]) -> None:
+        """Whatever it was, only the requests of this step are lost."""
+        log.exception("step %d failed", self._steps + 1)
+        failed = self._scheduler.stop(requests)
+        self._tell(PrefillEvents(self.load(), self._steps, failed=failed))
 
     def _tell(self, events: PrefillEvents) -> None:
         self._last_load = events.load

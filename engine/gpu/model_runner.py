@@ -42,6 +42,7 @@ class GpuModelRunner(ModelRunner):
 
     warm_up_tokens = 0
     warm_up_batches = (1, 8, 32)
+    computes_apart = True
 
     def __init__(
         self,

@@ -59,7 +59,8 @@ class House:
             tuple(Sample(choice, 7) for choice in part.request.choices) if part.samples else ()
             for part in plan.output.scheduled
         )
-        progress = self.scheduler.update(plan.output, ModelRunnerOutput(samples))
+        step = self.scheduler.advance(plan.output)
+        progress = self.scheduler.update(step, ModelRunnerOutput(samples))
         self.blocks.check()
         return progress
 
@@ -199,7 +200,7 @@ def test_a_stopped_prompt_keeps_its_blocks_until_its_lease_ended() -> None:
     house = House(budget=4)
     prompt = house.add("a", range(10))
     house.step()
-    assert house.scheduler.stop(house.scheduler.schedule().output) == (prompt,)
+    assert house.scheduler.stop([prompt.request]) == (prompt,)
     assert house.scheduler.schedule().output.scheduled == ()
     assert house.blocks.counts().leased == 1
     house.scheduler.remove(prompt.attempt_id)

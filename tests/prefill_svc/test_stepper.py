@@ -1,12 +1,16 @@
 """What the prefill engine tells the event loop. The runner is scripted; all else is real."""
 
+from collections.abc import Callable
+
+import pytest
+
 from chassis.metrics import Metrics
 from engine.batch import ModelRunnerOutput, Sample, SchedulerOutput
 from engine.block_hash import hash_blocks
 from engine.block_manager import BlockManager
 from engine.request import Request
 from engine.sampling_params import SamplingParams
-from prefill_svc.prompt import Prompt
+from prefill_svc.prompt import Progress, Prompt
 from prefill_svc.scheduler import PrefillScheduler
 from prefill_svc.stepper import PrefillEvents, PrefillStepper
 from worker.load import Load, LoadBoard
@@ -16,25 +20,36 @@ BLOCK_SIZE = 4
 
 
 class ScriptedRunner:
-    """Draws 60 wherever a prompt ends; fails while told to."""
+    """Draws 60 wherever a prompt ends; fails while told to. ``log`` says what was asked of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, computes_apart: bool = False) -> None:
+        self.computes_apart = computes_apart
         self.fails = False
+        self.fails_late = False
+        self.log: list[str] = []
 
-    def run(self, output: SchedulerOutput) -> ModelRunnerOutput:
+    def launch(self, output: SchedulerOutput) -> Callable[[], ModelRunnerOutput]:
         if self.fails:
             raise RuntimeError("the kernel is broken")
-        return ModelRunnerOutput(
-            tuple((Sample(0, 60),) if part.samples else () for part in output.scheduled)
-        )
+        tokens = "+".join(str(part.num_new_tokens) for part in output.scheduled)
+        self.log.append(f"launch {tokens}")
+        draws = [part.samples for part in output.scheduled]
+
+        def result() -> ModelRunnerOutput:
+            self.log.append(f"take in {tokens}")
+            if self.fails_late:
+                raise RuntimeError("the kernel was broken")
+            return ModelRunnerOutput(tuple((Sample(0, 60),) if each else () for each in draws))
+
+        return result
 
 
 class Bench:
     """A stepper and what it delivered."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, computes_apart: bool = False) -> None:
         self.blocks = BlockManager(32)
-        self.runner = ScriptedRunner()
+        self.runner = ScriptedRunner(computes_apart=computes_apart)
         self.events: list[PrefillEvents] = []
         scheduler = PrefillScheduler(
             self.blocks,
@@ -66,6 +81,14 @@ class Bench:
         self.stepper.scheduler.add(prompt)
         return prompt
 
+    @property
+    def progress(self) -> list[Progress]:
+        return [each for events in self.events for each in events.progress]
+
+    def run(self) -> None:
+        while self.stepper.step():
+            pass
+
 
 def test_the_begin_of_a_prompt_is_told_before_its_first_chunk_is_computed() -> None:
     bench = Bench()
@@ -80,11 +103,9 @@ def test_the_begin_of_a_prompt_is_told_before_its_first_chunk_is_computed() -> N
 def test_chunks_are_told_once_a_step_and_the_samples_with_the_last() -> None:
     bench = Bench()
     bench.add("a", 10)
-    while bench.stepper.step():
-        pass
-    progress = [each for events in bench.events for each in events.progress]
-    assert [each.num_new_tokens for each in progress] == [8, 2]
-    assert [each.samples for each in progress] == [(), (Sample(0, 60),)]
+    bench.run()
+    assert [each.num_new_tokens for each in bench.progress] == [8, 2]
+    assert [each.samples for each in bench.progress] == [(), (Sample(0, 60),)]
     assert [events.step for events in bench.events if events.progress] == [1, 2]
 
 
@@ -110,3 +131,50 @@ def test_the_load_counts_prompts_by_stage_and_tokens_to_come() -> None:
     assert (load.waiting, load.running, load.handing_off) == (1, 1, 0)
     assert (load.pending_tokens, load.steps) == (8, 1)
     assert load.rate > 0
+
+
+def test_a_full_step_is_launched_while_the_one_before_is_computed() -> None:
+    bench = Bench(computes_apart=True)
+    bench.add("a", 18)
+    bench.run()
+    assert bench.runner.log == [
+        *("launch 8", "launch 8", "take in 8"),
+        # The last one is not full: who comes during the second may join it.
+        *("take in 8", "launch 2", "take in 2"),
+    ]
+    assert [each.chunk.first_token for each in bench.progress if each.chunk] == [0, 8]
+    assert bench.progress[-1].samples == (Sample(0, 60),)
+
+
+def test_a_prompt_that_comes_during_a_step_joins_the_next_one_that_is_not_full() -> None:
+    bench = Bench(computes_apart=True)
+    bench.add("a", 10)
+    bench.stepper.step()
+    bench.add("b", 4)
+    bench.run()
+    assert bench.runner.log == ["launch 8", "take in 8", "launch 2+4", "take in 2+4"]
+
+
+def test_a_prompt_that_is_removed_while_its_step_is_under_way_is_told_of_no_more() -> None:
+    bench = Bench(computes_apart=True)
+    gone = bench.add("a", 16)
+    bench.stepper.step()
+    bench.stepper.scheduler.remove(gone.attempt_id)
+    bench.add("b", 8)
+    bench.run()
+    assert [each.prompt.attempt_id for each in bench.progress] == [b"b" * 16]
+    bench.blocks.check()
+    assert bench.blocks.counts().used + bench.blocks.counts().leased == 2
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["launched", "computed"])
+def test_a_step_that_fails_ahead_of_another_costs_its_own_prompts(late: bool) -> None:
+    bench = Bench(computes_apart=True)
+    broken, whole = bench.add("a", 16), bench.add("b", 8)
+    bench.stepper.step()
+    bench.runner.fails, bench.runner.fails_late = not late, late
+    bench.stepper.step()
+    bench.runner.fails = bench.runner.fails_late = False
+    bench.run()
+    assert [prompt for events in bench.events for prompt in events.failed] == [broken]
+    assert [each.prompt for each in bench.progress if each.samples] == [whole]
