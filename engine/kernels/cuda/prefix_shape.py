@@ -21,14 +21,16 @@ class PrefixShape:
 # Whole tiles of every shape fit between the ends of prefixes.
 TILE_UNIT = 128
 # What shared memory holds: 227 KiB on data centre GPUs from Hopper on, 163 on Ampere, 99 on others.
-_LARGE = {(9, 0): PrefixShape(128, 128, 8, 2, 1), (10, 0): PrefixShape(128, 128, 8, 2, 1)}
+# 256 sequences of 32768 shared and 256 own tokens on an H200: 447 us a layer, with two stages 480,
+# with tiles of 64 tokens 534, with 64 rows and two programs a multiprocessor 555.
+_LARGE = {(9, 0): PrefixShape(128, 128, 8, 3, 1), (10, 0): PrefixShape(128, 128, 8, 2, 1)}
 _SMALL = PrefixShape(64, 64, 4, 2, 1)
 _WIDE = PrefixShape(64, 32, 4, 1, 1)
 _LONG_ROW_BYTES = 512
 
 
 def prefix_shape(capability: tuple[int, int], row: torch.Tensor) -> PrefixShape:
-    """Not measured yet; ``row`` is one K vector, of any head."""
+    """Measured on Hopper alone; ``row`` is one K vector, of any head."""
     if row.shape[-1] * row.element_size() >= _LONG_ROW_BYTES:
         return _WIDE
     return _LARGE.get(capability, _SMALL)
