@@ -50,8 +50,9 @@ class TransferQueue:
     @property
     def has_work(self) -> bool:
         """Whether polling can change anything here."""
-        connecting = any(not peer.connected.done() for peer in tuple(self._peers.values()))
-        return bool(self._pieces or self._turns or connecting)
+        if self._pieces or self._turns:
+            return True
+        return any(not peer.connected.done() for peer in tuple(self._peers.values()))
 
     def oldest_failure(self) -> float | None:
         """When the first of the reads that failed without ending failed, or None."""

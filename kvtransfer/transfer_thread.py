@@ -11,7 +11,7 @@ import numpy as np
 
 from kvtransfer.block_read import BlockRead, running_future
 from kvtransfer.errors import BlocksCorrupt, TransferClosed
-from kvtransfer.poll_pace import PollPace
+from kvtransfer.poll_pace import PollPace, pause_precisely
 from kvtransfer.transfer_queue import TransferQueue
 from kvtransfer.transport.base import Transport, enter_device
 from kvtransfer.transport.block_runs import cut_pieces
@@ -220,6 +220,7 @@ class TransferThread:
         failure: BaseException | None = None
         if self.pool.is_cuda:
             enter_device(self.pool.device)
+            pause_precisely()
         try:
             while self._wait():
                 self._turns += 1

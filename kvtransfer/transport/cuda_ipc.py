@@ -108,10 +108,14 @@ class CudaIpcTransport(Transport):
         return self._post(peer, [self.byte_ranges(known.part, runs, *begins)], None)
 
     def poll(self) -> list[Ended]:
-        over = {ticket: posted for ticket, posted in self._posted.items() if posted.done()}
-        for ticket in over:
+        ended = []
+        # Copies end in order: none is over while an older one is not.
+        for ticket, posted in tuple(self._posted.items()):
+            if not posted.done():
+                break
             del self._posted[ticket]
-        return [Ended(ticket, self._error_of(posted)) for ticket, posted in over.items()]
+            ended.append(Ended(ticket, self._error_of(posted)))
+        return ended
 
     def close(self) -> None:
         self._memory.finish()

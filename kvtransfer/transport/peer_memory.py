@@ -40,7 +40,8 @@ class PeerMemory(ABC):
 
     @abstractmethod
     def copy(self, pieces: Pieces) -> None:
-        """Begins to; after copies that began before. Raises PeerLost, perhaps with some begun."""
+        """Begins to. Copies end in the order of their beginning. Raises PeerLost, perhaps with some
+        begun."""
 
     @abstractmethod
     def mark(self) -> Done:
