@@ -51,7 +51,7 @@ class EngineSettings:
         minimum=1,
     )
     transport: TransportChoice = setting(
-        "nixl",
+        "auto",
         help="what moves KV blocks; auto is cuda_ipc between GPUs of one host, else nixl, as each "
         "pair of workers finds out",
     )
