@@ -17,7 +17,7 @@ PIECE_UNIT = 64
 class DecodePlan:
     """``pieces``: (places, 5) int32: a piece's sequence, or -1 where no piece takes the place; its
     first token and the one after its last; the place of its sequence's first piece, and their
-    number. ``target``: about how many pieces there should be."""
+    number. ``target``: how many pieces there should be, at most where sequences are fewer."""
 
     pieces: torch.Tensor
     target: int
@@ -54,6 +54,14 @@ def plan_decode_kernel(
         seen = tl.minimum(seen, length - tl.load(starts + sequence, mask=exists, other=0))
     units = (seen + UNIT - 1) // UNIT
     longest = tl.maximum((tl.sum(units) + target - 1) // target, 1)
+    if num_sequences <= target:
+        # The least length of which there are no more pieces than programs run at the same time.
+        most = tl.maximum(tl.max(units), 1)
+        while longest < most:
+            middle = (longest + most) // 2
+            fits = tl.sum((units + middle - 1) // middle) <= target
+            longest = tl.where(fits, longest, middle + 1)
+            most = tl.where(fits, middle, most)
     number = (units + longest - 1) // longest
     end = tl.cumsum(number)
     start = end - number
@@ -115,6 +123,9 @@ def plan_decode_torch(
     seen = [min(seen[i], lens[i] - skipped[i]) for i in range(len(lens))]
     units = [-(-length // PIECE_UNIT) for length in seen]
     longest = max(-(-sum(units) // plan.target), 1)
+    if len(lens) <= plan.target:
+        while sum(-(-number // longest) for number in units) > plan.target:
+            longest += 1
     rows: list[tuple[int, int, int, int, int]] = []
     for sequence, length in enumerate(lens):
         start, number = len(rows), -(-units[sequence] // longest)

@@ -105,6 +105,19 @@ def test_a_plan_of_own_parts_equals_its_twin(device: torch.device) -> None:
     assert begins == dict(enumerate(starts.tolist()))
 
 
+@pytest.mark.parametrize(
+    ("seq_lens", "number"),
+    [([1030] * 8, 16), ([1024] * 8, 16), ([4000, 100, 100], 15), ([64] * 17, 17), ([640] * 18, 18)],
+    ids=["just above", "even", "one long", "as many", "more"],
+)
+def test_there_are_no_more_pieces_than_wanted_unless_sequences_are(
+    seq_lens: list[int], number: int, device: torch.device
+) -> None:
+    plan = DecodePlan.allocate(len(seq_lens), 17, device)
+    plan_decode(torch.tensor(seq_lens, device=device), plan, None)
+    assert (plan.pieces[:, 0] >= 0).sum() == number
+
+
 def test_pieces_cover_each_sequence_once_at_every_length() -> None:
     for target in (1, 2, 5, 33):
         for length in range(1, 40 * PIECE_UNIT, 37):
