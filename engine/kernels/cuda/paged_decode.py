@@ -129,25 +129,20 @@ def paged_decode_kernel(
     keys = pool + kv_head * head_stride + place[None, :]
     for first in tl.range(begin, end, TILE, num_stages=STAGES):
         token = first + tl.arange(0, TILE)
-        # Past the end the sink is read: finite numbers, hidden below.
+        # Nothing is read past the end: a last tile that is mostly empty costs little.
+        known = token[:, None] < end
+        if HEAD_DIM != DIM_BLOCK:
+            known = known & (place[None, :] < HEAD_DIM)
         block = tl.load(table + token // BLOCK_SIZE, mask=token < end, other=0).to(tl.int64)
         offset = block * block_stride + (token % BLOCK_SIZE) * HEAD_DIM
-        if HEAD_DIM == DIM_BLOCK:
-            k = tl.load(keys + offset[:, None])
-        else:
-            k = tl.load(keys + offset[:, None], mask=place[None, :] < HEAD_DIM, other=0.0)
+        k = tl.load(keys + offset[:, None], mask=known, other=0.0)
         score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
         score = tl.where((token < end)[None, :], score, -float("inf"))
         new_highest = tl.maximum(highest, tl.max(score, axis=1))
         weight = tl.exp2(score - new_highest[:, None])
         shrink = tl.exp2(highest - new_highest)
         total = total * shrink + tl.sum(weight, axis=1)
-        if HEAD_DIM == DIM_BLOCK:
-            v = tl.load(keys + kind_stride + offset[:, None])
-        else:
-            v = tl.load(
-                keys + kind_stride + offset[:, None], mask=place[None, :] < HEAD_DIM, other=0.0
-            )
+        v = tl.load(keys + kind_stride + offset[:, None], mask=known, other=0.0)
         value = value * shrink[:, None]
         value = tl.dot(weight.to(v.dtype), v, value, input_precision=PRECISION)
         highest = new_highest
