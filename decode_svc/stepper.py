@@ -9,7 +9,6 @@ from baton.v1 import decode_pb2
 from chassis.metrics import Metrics
 from decode_svc.attempt import Attempt, DecodePlan, Grant, Row
 from decode_svc.config import DecodeSettings
-from decode_svc.launch_time import LaunchTime
 from decode_svc.outputs import pack
 from decode_svc.scheduler import DecodeScheduler
 from engine.batch import ModelRunnerOutput
@@ -60,8 +59,7 @@ class DecodeStepper:
     """Runs on the engine thread; the methods before ``step`` are for callables posted to it.
 
     Where the device computes on its own, a step is scheduled, launched and left to it while the
-    one before is taken in, so that the host's work hides behind the device's; ``rest`` puts that
-    off, so that who arrives meanwhile is in it. Rows of an attempt
+    one before is taken in, so that the host's work hides behind the device's. Rows of an attempt
     that is not released are held back (protocol 3.6). ``deliver`` must be cheap and thread-safe:
     it is called a few times a step, never once a token.
     """
@@ -91,7 +89,6 @@ class DecodeStepper:
         self._last_load: Load | None = None
         self._under_way: _Launched | None = None
         self._last_taken_in = 0.0
-        self._launch_time = LaunchTime()
 
     def add(self, attempt: Attempt) -> None:
         """Its prompt is computing, or will be here: it waits for room from now on."""
@@ -128,15 +125,8 @@ class DecodeStepper:
         """Nothing writes to these blocks any more."""
         self._scheduler.lift_fence(block_ids)
 
-    def rest(self) -> float:
-        """Seconds that the next step may be put off while the device is busy with the last."""
-        if self._under_way is None:
-            return 0.0
-        return self._launch_time.rest(time.monotonic() - self._began(self._under_way))
-
     def step(self) -> bool:
         """Computes one step; False where there was nothing to compute."""
-        began = time.monotonic()
         plan = self._scheduler.schedule()
         for attempt in plan.preempted:
             self._held.pop(attempt.attempt_id, None)
@@ -155,7 +145,6 @@ class DecodeStepper:
             self._idle_check.run()
             return False
         launched = self._launch(plan) if plan.output.scheduled else None
-        self._launch_time.note_launch(time.monotonic() - began)
         if last is not None:
             self._take_in(last)
         if launched is not None and launched.ahead:
@@ -210,10 +199,10 @@ class DecodeStepper:
             self._copy(prompted.attempt, prompted.copies)
         rows = progress.rows
         now = time.monotonic()
-        began = self._began(launched)
+        # The device begins a step that was launched ahead when it is done with the one before.
+        began = max(launched.began, self._last_taken_in)
         seconds = now - began
         self._last_taken_in = now
-        self._launch_time.note_step(seconds)
         self._metrics.observe_step(seconds)
         self._rate.add(seconds)
         self._count_tokens(len(rows))
@@ -233,10 +222,6 @@ class DecodeStepper:
                 finished=finished,
             )
         )
-
-    def _began(self, launched: _Launched) -> float:
-        """The device begins a step that was launched ahead when it is done with the one before."""
-        return max(launched.began, self._last_taken_in)
 
     def _copy(self, attempt: Attempt, copies: Sequence[tuple[int, int]]) -> None:
         """Gives the choices of a prompt their own partial blocks."""

@@ -89,9 +89,7 @@ class DecodeWorker:
             "baton_local_prefills_total", "Prompts computed here, for want of a prefill worker."
         )
         self._stepper = create_stepper(settings, model, blocks, metrics, self.board, self._deliver)
-        self._engine = EngineLoop(
-            self._stepper, on_failure=parts.on_failure, rest=self._stepper.rest
-        )
+        self._engine = EngineLoop(self._stepper, on_failure=parts.on_failure)
         self._watchdog = Watchdog((self._engine, parts.transfers), parts.on_failure)
         self._hand_off = HandOff(self._engine, self._stepper, vocab_size=model.limits.vocab_size)
 

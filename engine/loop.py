@@ -16,22 +16,12 @@ class Steppable(Protocol):
 class EngineLoop:
     """Steps while there is work and sleeps otherwise; everything it drives lives on its thread.
 
-    Before each step it waits for the seconds that ``rest`` gives, and asks again when something
-    was posted meanwhile.
-
     An exception out of a step or a posted callable ends the thread, and ``on_failure`` hears of it
     there. Callables posted to a loop that has ended are dropped.
     """
 
-    def __init__(
-        self,
-        stepper: Steppable,
-        *,
-        on_failure: Callable[[BaseException], None],
-        rest: Callable[[], float] = lambda: 0.0,
-    ) -> None:
+    def __init__(self, stepper: Steppable, *, on_failure: Callable[[BaseException], None]) -> None:
         self._stepper = stepper
-        self._rest = rest
         self._on_failure = on_failure
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Event()
@@ -84,9 +74,6 @@ class EngineLoop:
                 if self._stopping:
                     break
                 self._turns += 1
-                if (seconds := self._rest()) > 0:
-                    self._wake.wait(seconds)
-                    continue
                 if self._stepper.step():
                     self._steps += 1
                 else:

@@ -1,12 +1,6 @@
 """What leaves the decode engine, and when."""
 
-from types import SimpleNamespace
-
-import pytest
-
-from decode_svc import stepper
 from decode_svc.attempt import Attempt
-from decode_svc.launch_time import MARGIN_SECONDS
 from engine.block_hash import hash_blocks
 from engine.sampling_params import SamplingParams
 from kvtransfer.handoff import FirstSample
@@ -188,21 +182,3 @@ def test_a_choice_dropped_before_its_prompt_has_arrived_never_runs() -> None:
     bench.stepper.release(attempt)
     bench.step()
     assert list(bench.events[-1].outputs[1].choices) == [1]
-
-
-def test_a_step_is_put_off_only_while_the_device_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, now = Bench(), [100.0]
-    monkeypatch.setattr(stepper, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    bench.join("a")
-    assert bench.stepper.rest() <= 0
-    bench.runner.ahead = True
-    bench.step()
-    for _ in range(3):
-        now[0] += 0.010
-        bench.step()
-    assert bench.stepper.rest() == pytest.approx(0.010 - MARGIN_SECONDS)
-    now[0] += 0.010
-    assert bench.stepper.rest() <= 0
-    bench.runner.ahead = False
-    bench.step()
-    assert bench.stepper.rest() <= 0

@@ -167,21 +167,3 @@ def test_an_exception_ends_the_loop_and_is_told(source: str) -> None:
     loop.stop()
     loop.post(lambda: failures.append(RuntimeError("ran after the end")))
     assert failures == [error]
-
-
-def test_a_loop_that_rests_hears_what_is_posted_and_then_rests_on() -> None:
-    work = CountedWork()
-    rests = [3600.0, 3600.0, 0.0]
-    failures: list[BaseException] = []
-    loop = EngineLoop(work, on_failure=failures.append, rest=lambda: rests[0])
-    loop.start()
-
-    def rest_less() -> None:
-        del rests[0]
-
-    for _ in range(2):
-        call(loop, rest_less)
-    assert work.idle.acquire(timeout=PATIENCE)
-    loop.stop()
-    assert rests == [0.0]
-    assert failures == []
