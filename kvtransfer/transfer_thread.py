@@ -22,10 +22,9 @@ log = logging.getLogger(__name__)
 # Posting a read of host memory copies it there and then: this bounds how long one post takes.
 MAX_PIECE_BYTES = 8 << 20
 MAX_BYTES_IN_FLIGHT = 64 << 20
-# A read of device memory is only begun: fewer and larger ones keep the link full. 1 GiB in pieces
-# of 64 MiB moved at 326 GB/s between two H200, four times as much at once at 356.
-MAX_DEVICE_PIECE_BYTES = 256 << 20
-MAX_DEVICE_BYTES_IN_FLIGHT = 1 << 30
+# A read of device memory is only begun: fewer and larger ones keep the link full.
+MAX_DEVICE_PIECE_BYTES = 64 << 20
+MAX_DEVICE_BYTES_IN_FLIGHT = 512 << 20
 
 
 class TransferThread:
