@@ -58,7 +58,8 @@ class EngineLoop:
         self._wake.set()
 
     def stop(self) -> None:
-        """Waits for the step under way, runs what was posted, and ends the thread."""
+        """Waits for the call under way, runs what was posted, and ends the thread. A step that was
+        launched may still run on a device."""
         self._stopping = True
         self._wake.set()
         if self._thread.ident is not None:

@@ -38,8 +38,6 @@ class ModelRunner:
     # kernels of a CPU are those of more tokens by then, and the budget takes seconds.
     warm_up_tokens: ClassVar[int] = 64
     warm_up_batches: ClassVar[tuple[int, ...]] = (1, 8)
-    # Whether a launched step is computed while the host goes on.
-    computes_apart: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -161,6 +159,10 @@ class ModelRunner:
 
     def runs_ahead(self, output: SchedulerOutput) -> bool:
         """Whether the next step may be launched before the tokens of ``output`` are known."""
+        return False
+
+    def runs_apart(self, output: SchedulerOutput) -> bool:
+        """Whether ``launch`` returns at once, and what it returns waits for nothing else."""
         return False
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:

@@ -14,10 +14,9 @@ class BlockRead:
 
     ``done`` resolves to the seconds it took once every byte has arrived and ``check`` finds no
     fault with them, at ``done_at`` of time.monotonic, or fails with a TransferError as soon as that
-    is out of reach. ``ended``
-    resolves when nothing of the read can write to its local blocks any more, which after a failure
-    may be later, or never. Both resolve on the transfer thread and cannot be cancelled; ``cancel``
-    is how to give up.
+    is out of reach. ``ended`` resolves when nothing of the read can write to its local blocks any
+    more, which after a failure may be later, or never. Both resolve on the transfer thread and
+    cannot be cancelled; ``cancel`` is how to give up.
     """
 
     def __init__(

@@ -71,8 +71,9 @@ class PrefillScheduler:
 
     @property
     def fills_a_step(self) -> bool:
-        """Whether nobody who comes later would have room in the next step."""
-        return self.num_pending_tokens >= self._max_num_batched_tokens
+        """Whether the prompts under way leave no room in the next step."""
+        pending = sum(prompt.request.num_uncomputed_tokens for prompt in self._computing.values())
+        return pending >= self._max_num_batched_tokens
 
     def add(self, prompt: Prompt) -> None:
         """Queues a prompt whose blocks fit into the empty pool."""
@@ -86,13 +87,22 @@ class PrefillScheduler:
             if (prompt := stage.get(attempt_id)) is not None:
                 prompt.started = True
 
-    def schedule(self) -> PrefillPlan:
-        """Plans a step: prompts under way first, then as many waiting ones as have room."""
+    def schedule(self, *, admits: bool = True) -> PrefillPlan:
+        """Plans a step: prompts under way first, then as many waiting ones as have room.
+
+        Without ``admits`` none of these, for a step that is launched before the last one is taken
+        in: they might miss a prefix that it computes.
+        """
         budget = self._max_num_batched_tokens
         parts: list[ScheduledRequest] = []
-        under_way = sorted(self._computing.values(), key=lambda prompt: not prompt.started)
+        unfinished = (
+            each for each in self._computing.values() if each.request.num_uncomputed_tokens
+        )
+        under_way = sorted(unfinished, key=lambda prompt: not prompt.started)
         for prompt in under_way:
             budget -= self._plan(prompt, budget, parts)
+        if not admits:
+            return PrefillPlan(SchedulerOutput(tuple(parts)), (), None)
         # While no decode worker wants what is under way, one more prompt a step is admitted, so
         # that a prompt whose decode worker has room can overtake (protocol 3.3).
         overtaker = bool(under_way) and not under_way[0].started

@@ -79,7 +79,13 @@ class PrefillWorker:
         )
         engine_metrics = EngineMetrics(metrics, self.board)
         self._stepper = PrefillStepper(
-            scheduler, blocks, model.runner, engine_metrics, self._deliver
+            scheduler,
+            blocks,
+            model.runner,
+            engine_metrics,
+            self._deliver,
+            # Checksums are read where steps run, and would wait for the next one.
+            goes_ahead=not settings.checksums,
         )
         self._engine = EngineLoop(self._stepper, on_failure=parts.on_failure)
         self._watchdog = Watchdog((self._engine, parts.transfers), parts.on_failure)

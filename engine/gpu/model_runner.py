@@ -42,7 +42,6 @@ class GpuModelRunner(ModelRunner):
 
     warm_up_tokens = 0
     warm_up_batches = (1, 8, 32)
-    computes_apart = True
 
     def __init__(
         self,
@@ -148,10 +147,12 @@ class GpuModelRunner(ModelRunner):
         return (
             self._graphs is not None
             and len(output.scheduled) <= self._graphs.max_sequences
-            and all(
-                is_plain(part.request) and len(part.request.choices) == 1
-                for part in output.scheduled
-            )
+            and self.runs_apart(output)
+        )
+
+    def runs_apart(self, output: SchedulerOutput) -> bool:
+        return all(
+            is_plain(part.request) and len(part.request.choices) == 1 for part in output.scheduled
         )
 
     def _run_eagerly(self, output: SchedulerOutput) -> torch.Tensor:

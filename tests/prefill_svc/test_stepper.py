@@ -17,16 +17,22 @@ from worker.load import Load, LoadBoard
 from worker.metrics import EngineMetrics
 
 BLOCK_SIZE = 4
+PLAIN = SamplingParams()
 
 
 class ScriptedRunner:
     """Draws 60 wherever a prompt ends; fails while told to. ``log`` says what was asked of it."""
 
     def __init__(self, *, computes_apart: bool = False) -> None:
-        self.computes_apart = computes_apart
+        self._computes_apart = computes_apart
         self.fails = False
         self.fails_late = False
         self.log: list[str] = []
+
+    def runs_apart(self, output: SchedulerOutput) -> bool:
+        return self._computes_apart and not any(
+            part.request.params.presence_penalty for part in output.scheduled
+        )
 
     def launch(self, output: SchedulerOutput) -> Callable[[], ModelRunnerOutput]:
         if self.fails:
@@ -47,7 +53,7 @@ class ScriptedRunner:
 class Bench:
     """A stepper and what it delivered."""
 
-    def __init__(self, *, computes_apart: bool = False) -> None:
+    def __init__(self, *, computes_apart: bool = False, goes_ahead: bool = True) -> None:
         self.blocks = BlockManager(32)
         self.runner = ScriptedRunner(computes_apart=computes_apart)
         self.events: list[PrefillEvents] = []
@@ -65,16 +71,20 @@ class Bench:
             self.runner,  # type: ignore[arg-type]  # computes nothing
             EngineMetrics(Metrics(), board),
             self.events.append,
+            goes_ahead=goes_ahead,
         )
 
-    def add(self, name: str, num_tokens: int) -> Prompt:
-        tokens = [ord(name)] * num_tokens
+    def add(
+        self, name: str, num_tokens: int, *, text: str = "", params: SamplingParams = PLAIN
+    ) -> Prompt:
+        """Its tokens are all the letter ``text``, or its name."""
+        tokens = [ord(text or name)] * num_tokens
         attempt_id = name.encode() * 16
         request = Request(
             attempt_id.hex(),
             tokens,
             num_tokens,
-            SamplingParams(),
+            params,
             block_hashes=hash_blocks(tokens, BLOCK_SIZE),
         )
         prompt = Prompt(attempt_id, request, hand_off=True)
@@ -178,3 +188,43 @@ def test_a_step_that_fails_ahead_of_another_costs_its_own_prompts(late: bool) ->
     bench.run()
     assert [prompt for events in bench.events for prompt in events.failed] == [broken]
     assert [each.prompt for each in bench.progress if each.samples] == [whole]
+
+
+def test_waiting_prompts_fill_no_step_that_is_launched_ahead() -> None:
+    bench = Bench(computes_apart=True)
+    bench.add("a", 8)
+    bench.stepper.step()
+    bench.add("x", 14)
+    bench.run()
+    assert bench.runner.log[:2] == ["launch 8", "take in 8"]
+
+
+def test_a_prompt_that_waits_finds_what_the_step_before_it_computes() -> None:
+    bench = Bench(computes_apart=True)
+    bench.add("s", 12, text="p")
+    later = bench.add("t", 17, text="p")
+    bench.run()
+    assert later.request.num_cached_tokens == 8
+
+
+def test_a_step_that_keeps_the_host_is_not_launched_ahead() -> None:
+    bench = Bench(computes_apart=True)
+    bench.add("a", 16, params=SamplingParams(presence_penalty=1.0))
+    bench.run()
+    assert bench.runner.log == ["launch 8", "take in 8"] * 2
+
+
+def test_nothing_is_launched_ahead_where_that_is_not_wanted() -> None:
+    bench = Bench(computes_apart=True, goes_ahead=False)
+    bench.add("a", 16)
+    bench.run()
+    assert bench.runner.log == ["launch 8", "take in 8"] * 2
+
+
+def test_launched_tokens_are_pending_until_they_are_taken_in() -> None:
+    bench = Bench(computes_apart=True)
+    bench.add("a", 24)
+    pending = []
+    while bench.stepper.step():
+        pending.append(bench.stepper.load().pending_tokens)
+    assert pending == [24, 16, 8, 0]
