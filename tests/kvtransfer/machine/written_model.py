@@ -55,6 +55,9 @@ class WrittenRunner:
     def runs_ahead(self, output: SchedulerOutput) -> bool:
         return False
 
+    def runs_apart(self, output: SchedulerOutput) -> bool:
+        return False
+
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         for source, destination in copies:
             self.tensor[destination] = self.tensor[source]
