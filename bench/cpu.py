@@ -19,7 +19,7 @@ import torch
 
 from bench.floor import Floor
 from bench.llama_rival import LlamaRival, silence, write_bf16
-from bench.model_work import attention_flops, flops_a_token
+from bench.model_work import attention_flops, gemm_flops
 from bench.own_engine import BLOCK_SIZE, OwnEngine, block_bytes
 from bench.results import FOLDER, Figure, write_results
 from chassis.model_store import resolve
@@ -177,7 +177,8 @@ def _measure(
             [partial(rival.prefill, prompts[0]) for rival in rivals],
             floor.seconds(
                 num_bytes=weights,
-                num_flops=CONTEXT * (flops_a_token(model) + attention_flops(model, CONTEXT / 2)),
+                num_flops=gemm_flops(model, CONTEXT, 1)
+                + attention_flops(model, CONTEXT, 1, CONTEXT / 2),
             ),
             settings.dtype,
         )
@@ -186,7 +187,8 @@ def _measure(
         context = CONTEXT + settings.steps / 2
         step_floor = floor.seconds(
             num_bytes=weights + batch * context * block_bytes(model, settings.dtype) / BLOCK_SIZE,
-            num_flops=batch * (flops_a_token(model) + attention_flops(model, context)),
+            num_flops=gemm_flops(model, batch, batch)
+            + attention_flops(model, batch, batch, context),
         )
         comparisons.append(
             _take_turns(

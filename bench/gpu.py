@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from bench.cold_start import cold_start
+from bench.model_work import attention_flops, gemm_flops
 from bench.results import Figure, write_results
 from engine.config import EngineConfig
 from engine.gpu.model_runner import GpuModelRunner
@@ -196,14 +197,6 @@ def decode_bytes(runner: GpuModelRunner, batch: int, context: int) -> int:
     return runner.resident_weight_bytes - embedding + batch * context * token
 
 
-def prefill_flops(runner: GpuModelRunner, length: int) -> float:
-    config = runner.model_config
-    ends = 2 * config.vocab_size * config.hidden_size
-    weights = runner.resident_weight_bytes / 2 - ends
-    attention = 2 * length * config.num_heads * config.head_dim * config.num_layers
-    return length * (2 * weights + attention) + ends
-
-
 def measure(bench: Bench, copy: float, gemm: float) -> list[Figure]:
     figures = []
     for batch, context, rival in DECODES:
@@ -226,7 +219,9 @@ def measure(bench: Bench, copy: float, gemm: float) -> list[Figure]:
             note = "of decode.b1.ctx1024"
             figures.append(Figure("host.exposed.fraction", exposed, "of the step", note=note))
             print(f"host.exposed.fraction {exposed}", flush=True)
+    config = bench.runner.model_config
     for length, rival in PREFILLS:
+        flops = gemm_flops(config, length, 1) + attention_flops(config, length, 1, length / 2)
         bench.prefill(length)
         seconds = statistics.median(bench.prefill(length) for _ in range(5))
         figures.append(
@@ -236,7 +231,7 @@ def measure(bench: Bench, copy: float, gemm: float) -> list[Figure]:
                 unit="ms",
                 rival=rival,
                 rival_source=RIVAL,
-                floor=round(prefill_flops(bench.runner, length) / gemm * 1e3, 2),
+                floor=round(flops / gemm * 1e3, 2),
             )
         )
         print_figure(figures[-1])

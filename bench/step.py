@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from bench.floor import Floor
-from bench.model_work import attention_flops, flops_a_token
+from bench.model_work import attention_flops, gemm_flops
 from bench.op_classes import OP_CLASSES, OpClass
 from bench.own_engine import OwnEngine
 from bench.results import FOLDER, Figure, write_results
@@ -60,11 +60,10 @@ def work_of(
     if not config.tie_word_embeddings:
         weights -= config.vocab_size * config.hidden_size * size
     tokens, longest = sequences * new_tokens, max(context, new_tokens)
-    head = 2.0 * config.vocab_size * config.hidden_size
     return {
-        "gemm": Work(weights, tokens * flops_a_token(config) + sequences * head),
+        "gemm": Work(weights, gemm_flops(config, tokens, sequences)),
         "attention": Work(
-            sequences * longest * kv_token, tokens * attention_flops(config, context)
+            sequences * longest * kv_token, attention_flops(config, tokens, sequences, context)
         ),
         "sampling": Work(4.0 * sequences * config.vocab_size, 0.0),
     }

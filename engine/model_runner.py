@@ -120,7 +120,7 @@ class ModelRunner:
         hidden = self._model.forward(batch, self.kv_cache, self._attention)
         if not batch.logit_indices.numel():
             return None
-        return self._model.compute_logits(hidden[batch.logit_indices])
+        return self._model.compute_logits(hidden)
 
     @torch.inference_mode()
     def follow(self, kind: int, arrays: Sequence[Array]) -> None:

@@ -46,7 +46,7 @@ class Rehearsal:
         batch = build_forward_batch(output, self._kv_cache.block_size).to(_META)
         self._attention.plan(batch)
         hidden = self._model.forward(batch, self._kv_cache, self._attention)
-        logits = self._model.compute_logits(hidden[batch.logit_indices])
+        logits = self._model.compute_logits(hidden)
         requests = [part.request for part in output.scheduled]
         # As they are, and as penalties leave them.
         self._sampler.draw(logits, requests)

@@ -46,16 +46,29 @@ class Attention:
         batch: ForwardBatch,
         kv_cache: KvCache,
         backend: AttentionBackend,
+        rows: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """``x`` (T, hidden) to the same shape; stores the tokens' K and V on the way."""
+        """``x`` (T, hidden) to the same shape; stores the tokens' K and V on the way.
+
+        With ``rows``, (R,) places of tokens, what they attend to alone: (R, hidden).
+        """
         num_tokens = x.shape[0]
         qkv = self._qkv(x).view(num_tokens, self._num_all, self._head_dim)
         q_and_k = self._normalize(qkv[:, : self._num_rotated])
         rotated = self._rotary.rotate(q_and_k, angles)
         k, v = rotated[:, self._num_heads :], qkv[:, self._num_rotated :]
         kv_cache.store(self._layer, k, v, batch)
-        attended = backend.run(self._layer, rotated[:, : self._num_heads], self._window)
-        return self._output(attended.reshape(num_tokens, -1))
+        if rows is not None and not len(rows):
+            return x[:0]
+        return self._project(
+            backend.run(self._layer, rotated[:, : self._num_heads], self._window), rows
+        )
+
+    def _project(self, attended: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
+        """``attended`` (T, heads, head_dim) to (T or R, hidden)."""
+        if rows is not None:
+            attended = attended[rows]
+        return self._output(attended.reshape(len(attended), -1))
 
     def _normalize(self, q_and_k: torch.Tensor) -> torch.Tensor:
         if self._q_norm is None or self._k_norm is None:

@@ -62,6 +62,7 @@ class FusedAttention(Attention):
         batch: ForwardBatch,
         kv_cache: KvCache,
         backend: AttentionBackend,
+        rows: torch.Tensor | None = None,
     ) -> torch.Tensor:
         num_tokens = x.shape[0]
         assert isinstance(self._rotary, RotaryTable) and isinstance(backend, TritonAttention)
@@ -79,8 +80,9 @@ class FusedAttention(Attention):
             norms,
             self._norm_epsilon,
         )
-        attended = backend.run_step(self._layer, qkv, self._window)
-        return self._output(attended.reshape(num_tokens, -1))
+        if rows is not None and not len(rows):
+            return x[:0]
+        return self._project(backend.run_step(self._layer, qkv, self._window), rows)
 
 
 class GpuLinear(DenseLinear):

@@ -39,9 +39,31 @@ class DecoderLayer:
     ) -> torch.Tensor:
         """Adds to ``x`` (T, hidden) in place, ``delta`` of the layer before it first; returns what
         is still to add. So addition and norm are neighbours, and one kernel may do both."""
-        normed = self._attention_norm(x) if delta is None else self._attention_norm.add(x, delta)
+        normed = self._norm(x, delta)
         attended = self._attention(normed, angles, batch, kv_cache, backend)
         return self._mlp(self._mlp_norm.add(x, attended))
+
+    def finish(
+        self,
+        x: torch.Tensor,
+        delta: torch.Tensor | None,
+        angles: RotaryAngles,
+        batch: ForwardBatch,
+        kv_cache: KvCache,
+        backend: AttentionBackend,
+    ) -> torch.Tensor:
+        """The same as the last layer, of which the step needs K and V of every token, and beyond
+        that only what becomes logits: hidden states (R, hidden) of ``logit_indices``."""
+        normed = self._norm(x, delta)
+        # As many as there are tokens: those in their order, as in every decode step.
+        rows = None if len(batch.logit_indices) == len(x) else batch.logit_indices
+        attended = self._attention(normed, angles, batch, kv_cache, backend, rows)
+        if rows is not None:
+            x = x[rows]
+        return x.add_(self._mlp(self._mlp_norm.add(x, attended))) if len(x) else x
+
+    def _norm(self, x: torch.Tensor, delta: torch.Tensor | None) -> torch.Tensor:
+        return self._attention_norm(x) if delta is None else self._attention_norm.add(x, delta)
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         parts = (self._attention_norm, self._attention, self._mlp_norm, self._mlp)
@@ -68,20 +90,21 @@ class DecoderModel:
     def forward(
         self, batch: ForwardBatch, kv_cache: KvCache, attention: AttentionBackend
     ) -> torch.Tensor:
-        """Hidden states of every token of the step, (T, hidden), before the final norm.
+        """Hidden states of the tokens that become logits, (R, hidden), before the final norm.
 
-        The caller has planned ``attention`` for this batch. K and V of the tokens are in
+        The caller has planned ``attention`` for this batch. K and V of all tokens are in
         ``kv_cache`` afterwards.
         """
         x = self._vocabulary.embed(batch.token_ids)
         angles = self._rotary.angles(batch.positions)
         delta = None
-        for layer in self._layers:
+        *layers, last = self._layers
+        for layer in layers:
             delta = layer(x, delta, angles, batch, kv_cache, attention)
-        return x if delta is None else x.add_(delta)
+        return last.finish(x, delta, angles, batch, kv_cache, attention)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Rows of what ``forward`` returned, (R, hidden), to logits (R, vocabulary) float32."""
+        """What ``forward`` returned, (R, hidden), to logits (R, vocabulary) float32."""
         return self._vocabulary.logits(self._norm(hidden))
 
     def resident_bytes(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from engine.attention.select import create_attention
-from engine.batch import ScheduledRequest, SchedulerOutput
+from engine.batch import ForwardBatch, ScheduledRequest, SchedulerOutput
 from engine.forward_batch import build_forward_batch
 from engine.kv_cache import KvCache
 from engine.models import DecoderModel
@@ -49,15 +49,27 @@ class MixedSteps:
     @torch.inference_mode()
     def step(self, parts: Sequence[tuple[Request, int]]) -> list[torch.Tensor]:
         """Computes so many next tokens of each; the logits of all of them, (tokens, vocabulary)."""
+        batch = self._batch(parts)
+        batch = replace(batch, logit_indices=torch.arange(len(batch.token_ids)))
+        logits = self._model.compute_logits(self._compute(batch, parts))
+        return list(torch.split(logits, [num_tokens for _, num_tokens in parts]))
+
+    @torch.inference_mode()
+    def draw(self, parts: Sequence[tuple[Request, int]]) -> torch.Tensor:
+        """The same; logits of those sequences alone whose last known token is computed."""
+        hidden = self._compute(self._batch(parts), parts)
+        return self._model.compute_logits(hidden) if len(hidden) else hidden
+
+    def _batch(self, parts: Sequence[tuple[Request, int]]) -> ForwardBatch:
         output = SchedulerOutput(tuple(ScheduledRequest(*part) for part in parts))
-        batch = build_forward_batch(output, BLOCK_SIZE)
-        batch = replace(batch, logit_indices=torch.arange(output.num_tokens))
+        return build_forward_batch(output, BLOCK_SIZE)
+
+    def _compute(self, batch: ForwardBatch, parts: Sequence[tuple[Request, int]]) -> torch.Tensor:
         self._attention.plan(batch)
         hidden = self._model.forward(batch, self._kv_cache, self._attention)
         for request, num_tokens in parts:
             request.num_computed_tokens += num_tokens
-        logits = self._model.compute_logits(hidden)
-        return list(torch.split(logits, [num_tokens for _, num_tokens in parts]))
+        return hidden
 
     def alone(self, token_ids: Sequence[int]) -> torch.Tensor:
         """Logits of a sequence by itself in one step."""

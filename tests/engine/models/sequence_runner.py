@@ -41,7 +41,7 @@ class SequenceRunner:
         self._attention.plan(batch)
         hidden = self._model.forward(batch, self._kv_cache, self._attention)
         self.num_computed += len(token_ids)
-        return self._model.compute_logits(hidden[batch.logit_indices])
+        return self._model.compute_logits(hidden)
 
     def greedy(self, prompt: list[int], num_tokens: int) -> list[int]:
         output: list[int] = []

@@ -66,3 +66,15 @@ def test_a_prefix_that_others_computed_changes_no_bit(
     assert [request.num_computed_tokens for request in cached] == [0, 0, 16, 48, 112, 128]
     rest = [logits[each.num_computed_tokens :] for logits, each in zip(alone, cached, strict=False)]
     assert_same_bits(steps.mixed(cached, seed=4), rest)
+
+
+def test_tokens_that_draw_nothing_leave_all_that_the_others_need(
+    tiny: DecoderModel, alone: list[torch.Tensor]
+) -> None:
+    steps = MixedSteps(tiny)
+    requests = [steps.add(prompt) for prompt in PROMPTS]
+    # Chunks of which none draws, then all that is left: of each sequence the last token draws.
+    longer = [request for request in requests if len(request.token_ids) > 16]
+    assert steps.draw([(request, 16) for request in longer]).shape[0] == 0
+    parts = [(each, len(each.token_ids) - each.num_computed_tokens) for each in requests]
+    assert_same_bits(list(steps.draw(parts)), [logits[-1] for logits in alone])
