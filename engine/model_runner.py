@@ -190,11 +190,10 @@ class ModelRunner:
         began = time.monotonic()
         self.run(SchedulerOutput((dummy_part(num_tokens, 0, block_size),)))
         seconds = (time.monotonic() - began) * budget / num_tokens
+        part = dummy_part(1, min(64, self.max_model_len - 1), block_size)
         for num_sequences in self.warm_up_batches:
-            if num_sequences <= self._config.max_num_seqs:
-                context = min(64, self.max_model_len - 1)
-                part = dummy_part(1, context, block_size)
-                self.run(SchedulerOutput((part,) * num_sequences))
+            num_sequences = min(num_sequences, self._config.max_num_seqs)
+            self.run(SchedulerOutput((part,) * num_sequences))
         return seconds
 
 

@@ -73,7 +73,6 @@ def _eager_steps(
     num_tokens = min(max_tokens, max_model_len)
     steps = [SchedulerOutput((dummy_part(num_tokens, 0, block_size),))]
     for number in GpuModelRunner.warm_up_batches:
-        if number <= max_sequences:
-            part = dummy_part(1, min(64, max_model_len - 1), block_size)
-            steps.append(SchedulerOutput((part,) * number))
+        part = dummy_part(1, min(64, max_model_len - 1), block_size)
+        steps.append(SchedulerOutput((part,) * min(number, max_sequences)))
     return steps + odd_steps(max_tokens, max_model_len, block_size)

@@ -70,7 +70,8 @@ def gemv_kernel(
     tl.store(output + row, result.to(output.dtype.element_ty), mask=row < num_outputs)
 
 
-@triton.jit
+# One kernel for any number of tokens: it says only what is masked.
+@triton.jit(do_not_specialize=["num_tokens"])
 def small_gemm_kernel(
     x,
     weight,
