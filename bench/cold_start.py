@@ -1,6 +1,6 @@
 """How long a new process takes until the engine of bench.gpu is ready: warm, every step captured.
 
-``python -m bench.cold_start FOLDER`` is that process; it says so with a line.
+``python -m bench.cold_start FOLDER LOAD_FORMAT`` is that process; it says so with a line.
 """
 
 import signal
@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from bench.results import Figure
 
@@ -18,10 +19,15 @@ _READY = "ready"
 def cold_start(folder: Path) -> Figure:
     """``folder`` is for the model's configuration. Started twice: the first one compiles what the
     caches lack, so that the second finds the kernels built ahead."""
-    command = [sys.executable, "-m", "bench.cold_start", str(folder)]
+    command = start_command(folder, "dummy")
     first, second = (seconds_until_ready(command) for _ in range(2))
     note = f"the start before, which filled the caches of kernels: {first:.1f} s"
     return Figure("cold_start.s", round(second, 2), "s", note=note)
+
+
+def start_command(folder: Path, load_format: str) -> list[str]:
+    """``folder`` has the weights too, unless they are "dummy" ones."""
+    return [sys.executable, "-m", "bench.cold_start", str(folder), load_format]
 
 
 def seconds_until_ready(command: Sequence[str]) -> float:
@@ -43,7 +49,8 @@ def seconds_until_ready(command: Sequence[str]) -> float:
 def main() -> None:
     from bench.gpu import Bench
 
-    _bench = Bench(Path(sys.argv[1]))
+    load_format: Literal["auto", "dummy"] = "dummy" if sys.argv[2] == "dummy" else "auto"
+    _bench = Bench(Path(sys.argv[1]), load_format=load_format)
     print(_READY, flush=True)
     # Killed from outside: nobody measures how long it takes to close.
     signal.pause()

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -61,13 +62,15 @@ RUNS = 3
 class Bench:
     """The unsplit engine with a loaded model, driven as a worker would drive it."""
 
-    def __init__(self, folder: Path, num_ranks: int = 1) -> None:
+    def __init__(
+        self, folder: Path, num_ranks: int = 1, load_format: Literal["auto", "dummy"] = "dummy"
+    ) -> None:
         (folder / "config.json").write_text(json.dumps(CONFIG))
         self.engine = LLMEngine(
             EngineConfig(
                 model_path=str(folder),
                 device="cuda",
-                load_format="dummy",
+                load_format=load_format,
                 kv_memory_bytes=0,
                 max_num_batched_tokens=CHUNK,
                 max_num_seqs=256,

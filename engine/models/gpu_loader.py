@@ -1,9 +1,10 @@
 """Builds a DecoderModel on a GPU."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
+from engine.gpu.upload import Upload
 from engine.layers.fused import (
     FusedAttention,
     FusedMlp,
@@ -13,6 +14,7 @@ from engine.layers.fused import (
     RotaryTable,
 )
 from engine.layers.linear import Linear
+from engine.models.decoder import DecoderModel
 from engine.models.loader import ModelLoader
 from engine.parallel.group import Group
 from engine.weights.checkpoint import Checkpoint
@@ -36,7 +38,16 @@ class GpuModelLoader(ModelLoader):
     ) -> None:
         super().__init__(checkpoint, dtype, "none", group)
         self._device = device
+        self._upload: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor
         self._rotary = RotaryTable(checkpoint.config, dtype, device)
+
+    def load(self) -> DecoderModel:
+        """Dummy weights are on the device already."""
+        if not self._checkpoint.files:
+            return super().load()
+        with Upload(self._device) as upload:
+            self._upload = upload
+            return super().load()
 
     def _dense_linear(
         self,
@@ -48,7 +59,7 @@ class GpuModelLoader(ModelLoader):
         return GpuLinear(weight, bias)
 
     def _dense(self, stored: StoredTensor) -> torch.Tensor:
-        return dequantize(stored, self._dtype).to(self._device)
+        return self._upload(dequantize(stored, self._dtype))
 
     def _own(self, stored: StoredTensor) -> torch.Tensor:
-        return super()._own(stored).to(self._device)
+        return self._dense(stored)
