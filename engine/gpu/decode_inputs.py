@@ -68,7 +68,8 @@ class DecodeInputs:
         host[0] = width
         end = self._tables_start + bucket * width
         tables = host[self._tables_start : end].reshape(bucket, width)
-        np.take(self._rows.tables[:, :width], rows, axis=0, out=tables[:count])
+        # Not np.take: that copies the columns of every row first, as they do not lie together.
+        tables[:count] = self._rows.tables[rows, :width]
         tables[count:] = 0
         self._staging.send(end)
         return host[:end]
