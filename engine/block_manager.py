@@ -127,14 +127,19 @@ class BlockManager:
             self._settle(block_id)
         return block_ids
 
-    def activate(self, block_ids: Iterable[int]) -> None:
-        """Turns reserved blocks into used ones with one reference."""
+    def activate(self, block_ids: Sequence[int]) -> None:
+        """Turns reserved blocks into used ones with one reference.
+
+        A first step waits for this: what ``_settle`` would find out is known.
+        """
         for block_id in block_ids:
             block = self._blocks[block_id]
-            assert block.reserved, (block_id, block)
+            assert block.state == "reserved", (block_id, block)
             block.reserved = False
             block.num_refs = 1
-            self._settle(block_id)
+            block.state = "used"
+        self._counts["reserved"] -= len(block_ids)
+        self._counts["used"] += len(block_ids)
 
     def release(self, block_ids: Sequence[int]) -> None:
         """Drops one reference of each block, or its reservation.
