@@ -35,10 +35,12 @@ def write_results(
     folder: Path = FOLDER,
     *,
     hardware: Mapping[str, str] | None = None,
+    file: str | None = None,
 ) -> Path:
     """Writes the figures with where they come from; ``packages`` are those whose version counts.
 
-    ``hardware`` is what matters beside the CPU and its memory.
+    ``hardware`` is what matters beside the CPU and its memory; ``file`` names the file otherwise
+    than the benchmark, as one that runs on a CPU and on a GPU does.
     """
     results = {
         "bench": bench,
@@ -54,7 +56,7 @@ def write_results(
         ],
     }
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{bench}.json"
+    path = folder / f"{file or bench}.json"
     path.write_text(json.dumps(results, indent=2) + "\n")
     return path
 

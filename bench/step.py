@@ -195,7 +195,8 @@ def main() -> None:
     hardware["memory_rate"] = f"{floor.bytes_per_second / 1e9:.1f} GB/s"
     hardware["gemm_rate"] = f"{floor.flops / 1e9:.1f} GFLOP/s"
     figures = [figure for each in measured for figure in figures_of(each, floor)]
-    path = write_results("step", figures, packages, options.output, hardware=hardware)
+    file = "step_gpu" if on_gpu else "step"
+    path = write_results("step", figures, packages, options.output, hardware=hardware, file=file)
     if options.json:
         print(json.dumps(json.loads(path.read_text())))
         return

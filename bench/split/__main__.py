@@ -151,7 +151,10 @@ def main() -> None:
     gpus = machine.num_gpus
     hardware = {"gpu": f"{gpus} x {torch.cuda.get_device_name()}"} if gpus else {}
     packages = ("torch", "grpcio", *(GPU_PACKAGES if gpus else ()))
-    print(write_results(machine.bench, report.figures, packages, options.output, hardware=hardware))
+    path = write_results(
+        "split", report.figures, packages, options.output, hardware=hardware, file=machine.file
+    )
+    print(path)
 
 
 if __name__ == "__main__":

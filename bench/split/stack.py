@@ -39,8 +39,8 @@ class Machine:
         return cls(0, (512, 2048), 5, 0.5, 0.25, 8, 128, 64)
 
     @property
-    def bench(self) -> str:
-        """Names the results."""
+    def file(self) -> str:
+        """Where the results go."""
         return "split" if self.num_gpus else "split_cpu"
 
     def write_model(self, folder: Path) -> str:
