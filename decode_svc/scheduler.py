@@ -63,6 +63,11 @@ class DecodeScheduler:
     def num_running(self) -> int:
         return len(self._computing) + len(self._running)
 
+    @property
+    def awaits_joins(self) -> bool:
+        """Whether a prompt may arrive at any moment, while none is computed here."""
+        return bool(self._pulling) and not self._computing
+
     def add(self, attempt: Attempt) -> None:
         """Queues an attempt for room; its prompt must be computing on the prefill worker."""
         self._waiting.add(attempt.attempt_id, attempt, continues=attempt.continues)

@@ -9,6 +9,7 @@ from baton.v1 import decode_pb2
 from chassis.metrics import Metrics
 from decode_svc.attempt import Attempt, DecodePlan, Grant, Row
 from decode_svc.config import DecodeSettings
+from decode_svc.launch_time import LaunchTime, TimedStep
 from decode_svc.outputs import pack
 from decode_svc.scheduler import DecodeScheduler
 from engine.batch import ModelRunnerOutput
@@ -52,16 +53,17 @@ class _Launched:
     step: StepUnderWay
     result: Callable[[], ModelRunnerOutput]
     ahead: bool
-    began: float
+    timed: TimedStep
 
 
 class DecodeStepper:
     """Runs on the engine thread; the methods before ``step`` are for callables posted to it.
 
     Where the device computes on its own, a step is scheduled, launched and left to it while the
-    one before is taken in, so that the host's work hides behind the device's. Rows of an attempt
-    that is not released are held back (protocol 3.6). ``deliver`` must be cheap and thread-safe:
-    it is called a few times a step, never once a token.
+    one before is taken in, so that the host's work hides behind the device's. While a prompt may
+    arrive that would be in it, ``rest`` puts it off. Rows of an attempt that is not released are
+    held back (protocol 3.6). ``deliver`` must be cheap and thread-safe: it is called a few times
+    a step, never once a token.
     """
 
     def __init__(
@@ -72,6 +74,8 @@ class DecodeStepper:
         metrics: EngineMetrics,
         count_tokens: Callable[[float], None],
         deliver: Callable[[DecodeEvents], None],
+        launch_time: LaunchTime,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
         self._blocks = blocks
@@ -79,6 +83,8 @@ class DecodeStepper:
         self._metrics = metrics
         self._count_tokens = count_tokens
         self._deliver = deliver
+        self._launch_time = launch_time
+        self._clock = clock
         self._idle_check = IdleCheck(blocks)
         self._rate = Smoothed()
         self._steps = 0
@@ -88,7 +94,7 @@ class DecodeStepper:
         self._finished: list[Attempt] = []
         self._last_load: Load | None = None
         self._under_way: _Launched | None = None
-        self._last_taken_in = 0.0
+        self._last_landed = 0.0
 
     def add(self, attempt: Attempt) -> None:
         """Its prompt is computing, or will be here: it waits for room from now on."""
@@ -125,8 +131,15 @@ class DecodeStepper:
         """Nothing writes to these blocks any more."""
         self._scheduler.lift_fence(block_ids)
 
+    def rest(self) -> float:
+        """Seconds that the next step may be put off; not above 0: it is to be launched now."""
+        if self._under_way is None or not self._scheduler.awaits_joins:
+            return 0.0
+        return self._launch_time.rest(self._under_way.timed, self._clock())
+
     def step(self) -> bool:
         """Computes one step; False where there was nothing to compute."""
+        scheduling = self._clock()
         plan = self._scheduler.schedule()
         for attempt in plan.preempted:
             self._held.pop(attempt.attempt_id, None)
@@ -144,7 +157,7 @@ class DecodeStepper:
             self._tell_if_changed()
             self._idle_check.run()
             return False
-        launched = self._launch(plan) if plan.output.scheduled else None
+        launched = self._launch(plan, scheduling) if plan.output.scheduled else None
         if last is not None:
             self._take_in(last)
         if launched is not None and launched.ahead:
@@ -165,9 +178,9 @@ class DecodeStepper:
             rate=self._rate.value,
         )
 
-    def _launch(self, plan: DecodePlan) -> _Launched | None:
+    def _launch(self, plan: DecodePlan, scheduling: float) -> _Launched | None:
         """None where it could not be; then nothing of it was computed."""
-        began = time.monotonic()
+        began = self._clock()
         ends_prompt = any(
             part.samples and part.request is attempt.prompt
             for part, attempt in zip(plan.output.scheduled, plan.attempts, strict=True)
@@ -181,7 +194,11 @@ class DecodeStepper:
         except Exception:
             log.exception("step %d could not be launched", self._steps + 1)
             return None
-        return _Launched(plan, self._scheduler.advance(plan), result, ahead, began)
+        step = self._scheduler.advance(plan)
+        timed = self._launch_time.launched(
+            step, scheduling=scheduling, began=began, now=self._clock()
+        )
+        return _Launched(plan, step, result, ahead, timed)
 
     def _take_in(self, launched: _Launched) -> None:
         try:
@@ -193,16 +210,17 @@ class DecodeStepper:
             self._scheduler.abandon()
             self._fail(launched.plan.attempts)
             return
+        now = self._clock()
+        self._launch_time.landed(launched.timed, result.device_time, now)
         self._steps += 1
         progress = self._scheduler.update(launched.plan, launched.step, result)
         for prompted in progress.prompted:
             self._copy(prompted.attempt, prompted.copies)
         rows = progress.rows
-        now = time.monotonic()
         # The device begins a step that was launched ahead when it is done with the one before.
-        began = max(launched.began, self._last_taken_in)
+        began = max(launched.timed.began, self._last_landed)
         seconds = now - began
-        self._last_taken_in = now
+        self._last_landed = now
         self._metrics.observe_step(seconds)
         self._rate.add(seconds)
         self._count_tokens(len(rows))
@@ -273,5 +291,7 @@ def create_stepper(
         max_arriving=settings.max_hand_offs,
     )
     generated = metrics.counter("baton_generated_tokens_total", "Tokens drawn by decode.")
-    engine_metrics = EngineMetrics(metrics, board)
-    return DecodeStepper(scheduler, blocks, model.runner, engine_metrics, generated.inc, deliver)
+    engine_metrics, launch_time = EngineMetrics(metrics, board), LaunchTime(metrics)
+    return DecodeStepper(
+        scheduler, blocks, model.runner, engine_metrics, generated.inc, deliver, launch_time
+    )

@@ -89,7 +89,9 @@ class DecodeWorker:
             "baton_local_prefills_total", "Prompts computed here, for want of a prefill worker."
         )
         self._stepper = create_stepper(settings, model, blocks, metrics, self.board, self._deliver)
-        self._engine = EngineLoop(self._stepper, on_failure=parts.on_failure)
+        self._engine = EngineLoop(
+            self._stepper, on_failure=parts.on_failure, rest=self._stepper.rest
+        )
         self._watchdog = Watchdog((self._engine, parts.transfers), parts.on_failure)
         self._hand_off = HandOff(self._engine, self._stepper, vocab_size=model.limits.vocab_size)
 
@@ -146,10 +148,8 @@ class DecodeWorker:
             raise AlreadyExists(text, reason="ATTEMPT_EXISTS")
         pull = self._open_pull(submit, leg)
         attempt = Attempt.of(leg, session, submit.handle, computes_prompt=pull is None)
-        parent = TraceContext(submit.traceparent, submit.tracestate)
-        job = DecodeJob(
-            attempt, self._outboxes[session], pull, parent if submit.traceparent else None
-        )
+        trace = TraceContext(submit.traceparent, submit.tracestate) if submit.traceparent else None
+        job = DecodeJob(attempt, self._outboxes[session], pull, trace)
         self._jobs.add(job)
         self._idle.clear()
         job.deadline = self._loop.call_later(seconds, self._expire, job)

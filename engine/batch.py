@@ -121,7 +121,21 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceTime:
+    """Seconds, by the device's clock, that a step took it, and that it had computed nothing from
+    the end of the step before on: what the host does meanwhile is in neither."""
+
+    computing: float
+    idle: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRunnerOutput:
-    """One tuple of samples per scheduled request, in order; empty where the step drew nothing."""
+    """One tuple of samples per scheduled request, in order; empty where the step drew nothing.
+
+    ``device_time`` is None where a host could make it longer: on a CPU, for steps that are not
+    captured, and with several ranks.
+    """
 
     samples: tuple[tuple[Sample, ...], ...]
+    device_time: DeviceTime | None = None

@@ -16,12 +16,22 @@ class Steppable(Protocol):
 class EngineLoop:
     """Steps while there is work and sleeps otherwise; everything it drives lives on its thread.
 
+    Before each step it rests for the seconds that ``rest`` gives, if any; when something is posted
+    meanwhile, that runs, and ``rest`` is asked again.
+
     An exception out of a step or a posted callable ends the thread, and ``on_failure`` hears of it
     there. Callables posted to a loop that has ended are dropped.
     """
 
-    def __init__(self, stepper: Steppable, *, on_failure: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        stepper: Steppable,
+        *,
+        on_failure: Callable[[BaseException], None],
+        rest: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._stepper = stepper
+        self._rest = rest
         self._on_failure = on_failure
         self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Event()
@@ -38,7 +48,7 @@ class EngineLoop:
 
     @property
     def turn(self) -> int | None:
-        """Number of the step or posted callable under way; None while the thread sleeps.
+        """Number of the step, rest or posted callable under way; None while the thread sleeps.
 
         A number that stands still is a long step, or an engine that is stuck.
         """
@@ -75,6 +85,9 @@ class EngineLoop:
                 if self._stopping:
                     break
                 self._turns += 1
+                if (seconds := self._rest()) > 0:
+                    self._wake.wait(seconds)
+                    continue
                 if self._stepper.step():
                     self._steps += 1
                 else:

@@ -131,10 +131,13 @@ class DecodeGraphs:
             kinds += [(bucket, True) for bucket in self._buckets if bucket > 1]
         return kinds
 
-    def replay(self, requests: Sequence[Request], sources: Sequence[int]) -> torch.Tensor:
+    def replay(
+        self, requests: Sequence[Request], sources: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.cuda.Event]:
         """Computes the step and draws into ``drawn``; see DecodeInputs.fill for ``sources``.
 
-        Returns the logits (requests, vocabulary), valid until the next replay.
+        Returns the logits (requests, vocabulary), valid until the next replay, and an event with
+        its time, for when the device begins.
         """
         bucket = self._bucket(len(requests))
         words = self._inputs.fill(requests, sources, bucket)
@@ -144,8 +147,11 @@ class DecodeGraphs:
             self._tell(step)
         self._shares = shared is not None
         captured = self._captured[bucket, self._shares]
+        # After what the host had to do, so that none of it counts as the device's.
+        began = torch.cuda.Event(enable_timing=True)
+        began.record()
         captured.graph.replay()
-        return captured.logits[: len(requests)]
+        return captured.logits[: len(requests)], began
 
     def replay_told(self, step: ToldStep) -> None:
         """Computes what rank 0 does."""

@@ -118,23 +118,31 @@ class GpuModelRunner(ModelRunner):
         sampling = [part.request for part in output.scheduled if part.samples]
         if self._replays(output):
             assert self._graphs is not None
-            logits = self._graphs.replay(sampling, [self._source(each) for each in sampling])
+            sources = [self._source(each) for each in sampling]
+            logits, began = self._graphs.replay(sampling, sources)
             token_ids = self._graphs.drawn[: len(sampling)]
         else:
-            logits = self._run_eagerly(output)
+            logits, began = self._run_eagerly(output), None
             token_ids = None
         if not all(is_plain(request) for request in sampling):
             logits = self._gpu_sampler.adjust(logits, sampling)
-            token_ids = None
+            token_ids = began = None
         if token_ids is None:
             token_ids = self._gpu_sampler.draw(logits, sampling)
             self._keep(token_ids)
         self._rows = {request: row for row, request in enumerate(sampling)}
-        landed = self._landings.send(token_ids, None if self._ranks is None else self._ranks.check)
+        if self._ranks is None:
+            landing = self._landings.send(token_ids, began=began)
+        else:
+            # In a sum the device waits for the others, and for what their hosts do.
+            landing = self._landings.send(token_ids, self._ranks.check)
 
         def result() -> ModelRunnerOutput:
-            samples = iter(self._gpu_sampler.samples(logits, sampling, landed()))
-            return ModelRunnerOutput(tuple(next(samples) if draws else () for draws in drawing))
+            landed = landing()
+            samples = iter(self._gpu_sampler.samples(logits, sampling, landed.token_ids))
+            return ModelRunnerOutput(
+                tuple(next(samples) if draws else () for draws in drawing), landed.device_time
+            )
 
         return result
 

@@ -1,13 +1,15 @@
 """A decode stepper whose runner is scripted; all else is real."""
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from chassis.metrics import Metrics
 from decode_svc.attempt import Attempt
+from decode_svc.launch_time import LaunchTime
 from decode_svc.scheduler import DecodeScheduler
 from decode_svc.stepper import DecodeEvents, DecodeStepper
-from engine.batch import ModelRunnerOutput, Sample, SchedulerOutput
+from engine.batch import DeviceTime, ModelRunnerOutput, Sample, SchedulerOutput
 from engine.block_hash import hash_blocks
 from engine.block_manager import BlockManager
 from engine.errors import DeviceLost
@@ -25,6 +27,7 @@ class ScriptedRunner:
 
     def __init__(self) -> None:
         self.ahead = False
+        self.device_time: DeviceTime | None = None
         self.fails = False
         self.lands_badly = False
         self.loses_device = False
@@ -37,7 +40,8 @@ class ScriptedRunner:
         token_id, self._next = self._next, self._next + 1
         parts = output.scheduled
         result = ModelRunnerOutput(
-            tuple((Sample(part.request.choices[0], token_id),) for part in parts)
+            tuple((Sample(part.request.choices[0], token_id),) for part in parts),
+            self.device_time,
         )
         return partial(self._land, result)
 
@@ -59,7 +63,7 @@ class ScriptedRunner:
 class Bench:
     """A stepper, what it delivered, and attempts by letter on sessions by number."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.blocks = BlockManager(32)
         self.runner = ScriptedRunner()
         self.events: list[DecodeEvents] = []
@@ -78,9 +82,23 @@ class Bench:
             EngineMetrics(Metrics(), board),
             lambda count: None,
             self.events.append,
+            LaunchTime(Metrics()),
+            clock,
         )
 
     def join(
+        self,
+        name: str,
+        session: int = 1,
+        max_tokens: int = 100,
+        first: tuple[FirstSample, ...] = FIRST,
+    ) -> Attempt:
+        attempt = self.add(name, session, max_tokens, first)
+        self.stepper.step()
+        self.stepper.join(attempt, first)
+        return attempt
+
+    def add(
         self,
         name: str,
         session: int = 1,
@@ -100,8 +118,6 @@ class Bench:
             block_hashes=hash_blocks(tokens, BLOCK_SIZE),
         )
         self.stepper.add(attempt)
-        self.stepper.step()
-        self.stepper.join(attempt, first)
         return attempt
 
     def step(self) -> bool:

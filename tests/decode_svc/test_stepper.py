@@ -1,10 +1,11 @@
 """What leaves the decode engine, and when."""
 
 from decode_svc.attempt import Attempt
+from engine.batch import DeviceTime
 from engine.block_hash import hash_blocks
 from engine.sampling_params import SamplingParams
 from kvtransfer.handoff import FirstSample
-from tests.decode_svc.stepper_bench import BLOCK_SIZE, Bench
+from tests.decode_svc.stepper_bench import BLOCK_SIZE, FIRST, Bench
 
 
 def test_no_token_leaves_before_the_release_and_then_all_do_in_order() -> None:
@@ -182,3 +183,37 @@ def test_a_choice_dropped_before_its_prompt_has_arrived_never_runs() -> None:
     bench.stepper.release(attempt)
     bench.step()
     assert list(bench.events[-1].outputs[1].choices) == [1]
+
+
+def test_a_step_is_put_off_only_while_the_device_computes_and_a_prompt_may_arrive() -> None:
+    now = 100.0
+    bench = Bench(clock=lambda: now)
+    bench.runner.ahead, bench.runner.device_time = True, DeviceTime(0.010, 0.0)
+    bench.join("a")
+    for _ in range(3):
+        bench.step()
+    assert bench.stepper.rest() <= 0
+    late = bench.add("b")
+    bench.step()
+    assert 0 < bench.stepper.rest() < 0.010
+    now += 0.010
+    assert bench.stepper.rest() <= 0
+    bench.step()
+    assert bench.stepper.rest() > 0
+    bench.stepper.join(late, FIRST)
+    assert bench.stepper.rest() <= 0
+    bench.add("c")
+    bench.runner.ahead = False
+    bench.step()
+    assert bench.stepper.rest() <= 0
+
+
+def test_a_step_is_not_put_off_where_nobody_knows_what_one_takes_the_device() -> None:
+    bench = Bench()
+    bench.runner.ahead = True
+    bench.join("a")
+    bench.step()
+    bench.add("b")
+    bench.step()
+    bench.step()
+    assert bench.stepper.rest() <= 0

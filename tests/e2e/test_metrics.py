@@ -40,6 +40,7 @@ PAGES = {
         "baton_kv_transfer_bytes_total",
         "baton_prefill_peers",
         "baton_local_prefills_total",
+        "baton_device_waits_total",
     },
 }
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}

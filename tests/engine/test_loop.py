@@ -137,6 +137,40 @@ def test_stop_runs_what_was_posted_and_leaves_the_work() -> None:
     assert ran == ["posted"]
 
 
+def test_a_loop_that_rests_hears_what_is_posted_and_then_rests_on() -> None:
+    work = CountedWork()
+    rests = [3600.0, 3600.0, 0.0]
+
+    def rest_less() -> None:
+        del rests[0]
+
+    loop = EngineLoop(work, on_failure=raise_error, rest=lambda: rests[0])
+    loop.start()
+    for _ in range(2):
+        assert work.threads == set()
+        turn = loop.turn
+        call(loop, rest_less)
+        assert loop.turn != turn
+    assert work.idle.acquire(timeout=PATIENCE)
+    loop.stop()
+    assert rests == [0.0]
+
+
+def test_a_rest_ends_with_the_loop() -> None:
+    work = CountedWork()
+    rests = threading.Event()
+
+    def rest() -> float:
+        rests.set()
+        return 3600.0
+
+    loop = EngineLoop(work, on_failure=raise_error, rest=rest)
+    loop.start()
+    assert rests.wait(PATIENCE)
+    loop.stop()
+    assert (work.threads, loop.thread.is_alive()) == (set(), False)
+
+
 def test_a_loop_that_never_started_can_be_stopped() -> None:
     EngineLoop(CountedWork(), on_failure=raise_error).stop()
 

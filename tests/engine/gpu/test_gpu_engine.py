@@ -1,11 +1,14 @@
 """The unsplit engine on a GPU: captured steps against eager ones, and both against the CPU."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from engine.batch import SchedulerOutput
 from engine.config import EngineConfig
+from engine.dummy_part import dummy_part
 from engine.llm_engine import LLMEngine
 from engine.sampling_params import SamplingParams
 from tests.engine.models.tiny_checkpoint import random_prompt
@@ -74,3 +77,20 @@ def test_a_prompt_alone_that_takes_several_steps_equals_the_cpu(tiny_model: Path
         ((completion,),) = engine.generate([prompt], [GREEDY])
         results.append(completion.token_ids)
     assert results[0] == results[1]
+
+
+def test_a_captured_step_tells_what_it_took_the_device_and_how_long_that_waited(
+    tiny_model: Path,
+) -> None:
+    engine = make_engine(tiny_model, "cuda", warm=True)
+    runner, step = engine.runner, SchedulerOutput((dummy_part(1, 20, 16),))
+    runner.run(step)
+    began = time.monotonic()
+    times = [runner.run(step).device_time for _ in range(5)]
+    seconds = time.monotonic() - began
+    told = [each for each in times if each is not None]
+    assert len(told) == 5
+    assert all(each.computing > 0 and each.idle > 0 for each in told)
+    assert sum(each.computing for each in told) < seconds
+    prompt = SchedulerOutput((dummy_part(8, 0, 16),))
+    assert runner.run(prompt).device_time is None

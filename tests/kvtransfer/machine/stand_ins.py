@@ -12,9 +12,15 @@ from prefill_svc.job import PrefillJob
 
 
 class TurnedEngine:
-    """Stands for EngineLoop: takes a turn when it is told to."""
+    """Stands for EngineLoop: takes a turn when it is told to, however long it was to rest."""
 
-    def __init__(self, stepper: Any, *, on_failure: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        stepper: Any,
+        *,
+        on_failure: Callable[[BaseException], None],
+        rest: Callable[[], float] | None = None,
+    ) -> None:
         self._stepper = stepper
         self._inbox: list[Callable[[], None]] = []
 
