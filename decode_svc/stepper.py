@@ -2,13 +2,13 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
-from baton.v1 import decode_pb2
 from chassis.metrics import Metrics
-from decode_svc.attempt import Attempt, DecodePlan, Grant, Row
+from decode_svc.attempt import Attempt, DecodePlan, Row
 from decode_svc.config import DecodeSettings
+from decode_svc.events import DecodeEvents
 from decode_svc.launch_time import LaunchTime, TimedStep
 from decode_svc.outputs import pack
 from decode_svc.scheduler import DecodeScheduler
@@ -25,23 +25,6 @@ from worker.metrics import EngineMetrics
 from worker.smoothed import Smoothed
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeEvents:
-    """What the event loop must hear of. ``outputs`` are by session.
-
-    An attempt in ``finished`` has had its last row in ``outputs``, now or before. ``prompted``
-    are those whose prompt this worker computed itself, and now has.
-    """
-
-    load: Load
-    grants: tuple[Grant, ...] = ()
-    preempted: tuple[Attempt, ...] = ()
-    outputs: Mapping[int, decode_pb2.StepOutputs] = field(default_factory=dict)
-    prompted: tuple[Attempt, ...] = ()
-    finished: tuple[Attempt, ...] = ()
-    failed: tuple[Attempt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,21 +126,22 @@ class DecodeStepper:
         plan = self._scheduler.schedule()
         for attempt in plan.preempted:
             self._held.pop(attempt.attempt_id, None)
-        # What was set free since the last step leaves before the next computation.
-        rows, self._rows = self._rows, []
-        finished, self._finished = self._finished, []
-        if plan.grants or plan.preempted or rows or finished or self._runs_others(plan):
-            self._tell(
-                DecodeEvents(
-                    self.load(), plan.grants, plan.preempted, pack(rows), finished=tuple(finished)
-                )
-            )
         last, self._under_way = self._under_way, None
-        if not plan.output.scheduled and last is None:
-            self._tell_if_changed()
-            self._idle_check.run()
-            return False
-        launched = self._launch(plan, scheduling) if plan.output.scheduled else None
+        if not plan.output.scheduled:
+            self._tell_news(plan)
+            launched = None
+            if last is None:
+                self._tell_if_changed()
+                self._idle_check.run()
+                return False
+        elif self._runner.runs_ahead(plan.output):
+            # The device first: who is told would take the interpreter from who launches.
+            launched = self._launch(plan, scheduling)
+            self._tell_news(plan)
+        else:
+            # What was set free since the last step leaves before the next computation.
+            self._tell_news(plan)
+            launched = self._launch(plan, scheduling)
         if last is not None:
             self._take_in(last)
         if launched is not None and launched.ahead:
@@ -257,6 +241,17 @@ class DecodeStepper:
         for attempt in failed:
             self.remove(attempt, ())
         self._tell(DecodeEvents(self.load(), failed=failed))
+
+    def _tell_news(self, plan: DecodePlan) -> None:
+        """Of a step that begins, and of what was set free since the last one."""
+        rows, self._rows = self._rows, []
+        finished, self._finished = self._finished, []
+        if plan.grants or plan.preempted or rows or finished or self._runs_others(plan):
+            self._tell(
+                DecodeEvents(
+                    self.load(), plan.grants, plan.preempted, pack(rows), finished=tuple(finished)
+                )
+            )
 
     def _runs_others(self, plan: DecodePlan) -> bool:
         """Whether a step begins whose end would be the first to tell that anything runs: a step

@@ -22,12 +22,13 @@ from decode_svc import outcome
 from decode_svc.admission import Admission
 from decode_svc.attempt import Attempt, Grant
 from decode_svc.config import DecodeSettings
+from decode_svc.events import DecodeEvents
 from decode_svc.hand_off import HandOff
 from decode_svc.job import DecodeJob
 from decode_svc.job_table import JobTable
 from decode_svc.outbox import Outbox
 from decode_svc.pairings import Pairings
-from decode_svc.stepper import DecodeEvents, create_stepper
+from decode_svc.stepper import create_stepper
 from engine.block_manager import BlockManager
 from engine.loop import EngineLoop
 from kvtransfer.consumer import Consumer

@@ -9,9 +9,10 @@ from itertools import count
 
 from chassis.metrics import Metrics
 from decode_svc.attempt import Attempt
+from decode_svc.events import DecodeEvents
 from decode_svc.launch_time import LaunchTime
 from decode_svc.scheduler import DecodeScheduler
-from decode_svc.stepper import DecodeEvents, DecodeStepper
+from decode_svc.stepper import DecodeStepper
 from engine.batch import DeviceTime, ModelRunnerOutput, Sample, SchedulerOutput
 from engine.block_hash import hash_blocks
 from engine.block_manager import BlockManager
