@@ -10,7 +10,11 @@ OP_CLASSES: tuple[OpClass, ...] = ("attention", "gemm", "collective", "sampling"
 # its kernels carry in the types that they are made with.
 _PATTERNS: tuple[tuple[OpClass, str], ...] = (
     ("collective", r"nccl|all_?reduce|all_?gather|broadcast_kernel|symm_mem|c10d::"),
-    ("sampling", r"^sampling$|truncate_kernel|race_kernel|winner_kernel|aten::argmax"),
+    (
+        "sampling",
+        r"^sampling$|truncate_kernel|race_kernel|winner_kernel|aten::argmax|count_tokens_kernel|"
+        r"penalize_kernel|add_bias_kernel|rank_(pieces|rows)_kernel",
+    ),
     (
         "attention",
         r"^attention$|paged_(decode|prefill|prefix)|plan_decode|PrefillWith|flashinfer|"

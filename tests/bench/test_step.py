@@ -30,6 +30,7 @@ from bench.tiny_model import VOCABULARY, write_tiny_model
         ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "collective"),
         ("one_shot_all_reduce_kernel<c10::BFloat16>", "collective"),
         ("race_kernel", "sampling"),
+        ("rank_pieces_kernel", "sampling"),
         ("sampling", "sampling"),
         ("prepare_decode_kernel", "other"),
         ("add_rms_norm_kernel", "other"),
