@@ -163,6 +163,9 @@ class LLMEngine:
 
     def _note_logprobs(self, output: SchedulerOutput, result: ModelRunnerOutput) -> None:
         for part, samples in zip(output.scheduled, result.samples, strict=True):
+            # What ended after the step was launched draws nothing any more.
+            if part.request.status.is_finished:
+                continue
             for sample in samples:
                 if sample.logprobs is not None:
                     choices = self._choices[part.request.request_id]

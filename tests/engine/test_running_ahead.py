@@ -10,7 +10,7 @@ from engine.batch import ModelRunnerOutput, SchedulerOutput
 from engine.config import EngineConfig
 from engine.llm_engine import Completion, LLMEngine
 from engine.model_runner import ModelRunner
-from engine.request import PENDING, Request
+from engine.request import PENDING, Request, RequestStatus
 from engine.sampling_params import SamplingParams
 from tests.engine.tiny_model import VOCAB_SIZE
 
@@ -95,3 +95,21 @@ def test_a_step_ahead_changes_no_completion(
         assert [(one.token_ids, one.status) for one in each] == [
             (one.token_ids, one.status) for one in other
         ]
+
+
+def test_what_a_step_draws_for_an_ended_request_is_noted_nowhere(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever takes completions at once, while the step after the last is still under way."""
+    monkeypatch.setattr("engine.llm_engine.open_runner", AheadRunner)
+    engine = make_engine(tiny_model, 60)
+    stops = frozenset(range(0, VOCAB_SIZE, 12))
+    for prompt in PROMPTS:
+        engine.add_request(prompt, replace(PARAMS, logprobs=1, stop_token_ids=stops))
+    finished: list[Completion] = []
+    while engine.step():
+        finished += [choice for (choice,) in engine.take_finished().values()]
+    assert len(finished) == len(PROMPTS)
+    assert any(each.status is RequestStatus.FINISHED_STOP for each in finished)
+    for each in finished:
+        assert [one.token_id for one in each.logprobs] == list(each.token_ids)
