@@ -3,6 +3,7 @@
 import torch
 
 from engine.request import Request
+from engine.sampling_params import SamplingParams
 
 
 class LogitAdjustment:
@@ -11,15 +12,15 @@ class LogitAdjustment:
     def __init__(self, request: Request) -> None:
         self._request = request
         self._params = request.params
-        self._forbidden = _forbidden_token_ids(request)
+        self._forbidden = forbidden_token_ids(request)
 
     @property
     def is_identity(self) -> bool:
-        return not (self._has_penalties or self._params.logit_bias or self._forbidden)
+        return not (has_penalties(self._params) or self._params.logit_bias or self._forbidden)
 
     def apply(self, logits: torch.Tensor) -> None:
         """Changes one row (vocabulary,) in place."""
-        if self._has_penalties:
+        if has_penalties(self._params):
             self._penalize(logits)
         if self._params.logit_bias:
             ids = torch.tensor(list(self._params.logit_bias))
@@ -27,15 +28,6 @@ class LogitAdjustment:
         # Where none but forbidden tokens exist, they may come: one must.
         if 0 < len(self._forbidden) < logits.numel():
             logits[torch.tensor(sorted(self._forbidden))] = -torch.inf
-
-    @property
-    def _has_penalties(self) -> bool:
-        params = self._params
-        return (
-            params.repetition_penalty != 1.0
-            or params.presence_penalty != 0.0
-            or params.frequency_penalty != 0.0
-        )
 
     def _penalize(self, logits: torch.Tensor) -> None:
         """Repetition counts prompt and output, the other two output alone."""
@@ -52,7 +44,16 @@ class LogitAdjustment:
         logits[ids] = seen
 
 
-def _forbidden_token_ids(request: Request) -> frozenset[int]:
+def has_penalties(params: SamplingParams) -> bool:
+    """Whether what a request said changes its logits."""
+    return (
+        params.repetition_penalty != 1.0
+        or params.presence_penalty != 0.0
+        or params.frequency_penalty != 0.0
+    )
+
+
+def forbidden_token_ids(request: Request) -> frozenset[int]:
     """Tokens that would end the request, while the token to draw is still before min_tokens."""
     params = request.params
     if request.num_output_tokens + 1 >= params.min_tokens:

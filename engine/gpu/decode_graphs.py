@@ -96,6 +96,11 @@ class DecodeGraphs:
         """(max sequences,) int32: the tokens that the last step drew, in its order."""
         return self._inputs.drawn
 
+    @property
+    def token_ids(self) -> torch.Tensor:
+        """(max sequences,) int32: the tokens that the last step computed, in its order."""
+        return self._inputs.token_ids
+
     def capture(self) -> None:
         """Compiles and captures every step, over the sink block; the largest first, so that the
         others find its memory."""

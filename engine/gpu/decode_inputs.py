@@ -81,6 +81,11 @@ class DecodeInputs:
         self._staging.send(len(words))
 
     @property
+    def token_ids(self) -> torch.Tensor:
+        """(max sequences,) int32: the tokens that the last step computed, in its order."""
+        return self._prepared[0]
+
+    @property
     def tables(self) -> torch.Tensor:
         return self._packed[self._tables_start :]
 

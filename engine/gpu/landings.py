@@ -1,10 +1,12 @@
-"""The way of drawn tokens back to the host, without a wait before they are asked for."""
+"""The way of what was drawn back to the host, without a wait before it is asked for."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from engine.batch import DeviceTime
 
@@ -15,36 +17,38 @@ _PAUSE_SECONDS = 20e-6
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """Tokens of a step, and what it took the device where that is known."""
+    """Words of a step, flat, valid until the third ``send`` after theirs; and what the step took
+    the device where that is known."""
 
-    token_ids: list[int]
+    words: NDArray[np.int32]
     device_time: DeviceTime | None
 
 
 class Landings:
     """Copies into pinned buffers that take turns."""
 
-    def __init__(self, max_tokens: int) -> None:
-        self._buffers = [torch.empty(max_tokens, dtype=torch.int32) for _ in range(_NUM_BUFFERS)]
+    def __init__(self, usual_words: int) -> None:
+        """``usual_words``: more than so many are landed too, after a wait for a larger buffer."""
+        self._buffers = [torch.empty(usual_words, dtype=torch.int32) for _ in range(_NUM_BUFFERS)]
         self._turn = 0
         self._last: torch.cuda.Event | None = None
 
     def send(
         self,
-        token_ids: torch.Tensor,
+        words: torch.Tensor,
         check: Callable[[], None] | None = None,
         began: torch.cuda.Event | None = None,
     ) -> Callable[[], Landed]:
-        """Starts the copy of (R,) ids; what it returns waits for them, and must be called before
+        """Starts the copy of int32 words; what it returns waits for them, and must be called before
         the second ``send`` after this one. While it waits it calls ``check``, which may raise.
         ``began``, with its time, says when the device began with the step."""
         self._turn = (self._turn + 1) % _NUM_BUFFERS
-        if self._buffers[self._turn].numel() < token_ids.numel():
-            self._buffers[self._turn] = torch.empty(token_ids.numel(), dtype=torch.int32)
+        if self._buffers[self._turn].numel() < words.numel():
+            self._buffers[self._turn] = torch.empty(words.numel(), dtype=torch.int32)
         if not self._buffers[self._turn].is_pinned():
             self._buffers[self._turn] = self._buffers[self._turn].pin_memory()
-        landed = self._buffers[self._turn][: token_ids.numel()]
-        landed.copy_(token_ids, non_blocking=True)
+        landed = self._buffers[self._turn][: words.numel()]
+        landed.copy_(words.flatten(), non_blocking=True)
         arrived = torch.cuda.Event(enable_timing=True)
         arrived.record()
         last, self._last = self._last, arrived
@@ -55,7 +59,7 @@ class Landings:
                 time.sleep(_PAUSE_SECONDS)
             arrived.synchronize()
             device_time = None if began is None else _device_time(last, began, arrived)
-            return Landed(landed.tolist(), device_time)
+            return Landed(landed.numpy(), device_time)
 
         return wait
 

@@ -12,14 +12,16 @@ from engine.attention.gpu_select import create_gpu_attention
 from engine.attention.triton_backend import TritonAttention
 from engine.batch import ForwardBatch, ModelRunnerOutput, SchedulerOutput
 from engine.config import EngineConfig
-from engine.dummy_part import dummy_part
 from engine.errors import DeviceLost
 from engine.forward_batch import build_forward_batch
 from engine.gpu.decode_graphs import DecodeGraphs, ToldStep
 from engine.gpu.landings import Landings
 from engine.gpu.memory import pool_bytes
+from engine.gpu.odd_steps import odd_steps
+from engine.gpu.ranking import USUAL_WORDS
 from engine.gpu.room import make_room, read_memory
-from engine.gpu.sampler import GpuSampler, is_plain
+from engine.gpu.sampler import GpuSampler, adjusted_draws, samples
+from engine.gpu.staging import send
 from engine.kv_cache import KvCache
 from engine.model_runner import COMPUTE, DTYPES, ModelRunner
 from engine.models import DecoderModel, load_model
@@ -33,8 +35,6 @@ from engine.weights.dummy_checkpoint import DummyCheckpoint
 # Of the messages to other ranks, beside COMPUTE and COPY: capture the decode steps, replay one of
 # them, take over the tokens that rank 0 has drawn.
 CAPTURE, REPLAY, KEEP = 2, 3, 4
-# New tokens and tokens before them.
-_ODD_SHAPES = ((33, 0), (48, 0), (1, 0), (2, 0), (33, 31), (32, 16), (17, 16), (1, 31))
 
 
 class GpuModelRunner(ModelRunner):
@@ -61,9 +61,9 @@ class GpuModelRunner(ModelRunner):
             config, checkpoint, group=group, ranks=ranks, make_attention=create_gpu_attention
         )
         self._copies = torch.cuda.Stream(self._device)
-        self._gpu_sampler = GpuSampler()
         self._graphs: DecodeGraphs | None = None
         self._landings = Landings(config.max_num_seqs)
+        self._rankings = Landings(config.max_num_seqs * USUAL_WORDS)
         # Of the last launch: the place of each request's token among those drawn.
         self._rows: dict[Request, int] = {}
 
@@ -72,6 +72,10 @@ class GpuModelRunner(ModelRunner):
         return load_model(checkpoint, dtype, device=self._device, group=self._group)
 
     def _make_kv_cache(self) -> KvCache:
+        # Before the pool takes what is free; on every rank, since their pools are of one size.
+        self._gpu_sampler = GpuSampler(
+            self.model_config.vocab_size, self._config.max_num_seqs, self._device
+        )
         # Loading leaves blocks behind that only the allocator's cache holds.
         torch.cuda.empty_cache()
         memory_bytes = self._config.kv_memory_bytes or pool_bytes(
@@ -116,32 +120,39 @@ class GpuModelRunner(ModelRunner):
         # Now: whether a part draws is not to be seen once it counts as computed.
         drawing = [part.samples for part in output.scheduled]
         sampling = [part.request for part in output.scheduled if part.samples]
-        if self._replays(output):
+        draws = adjusted_draws(sampling)
+        replays = self._replays(output)
+        if replays:
             assert self._graphs is not None
             sources = [self._source(each) for each in sampling]
             logits, began = self._graphs.replay(sampling, sources)
-            token_ids = self._graphs.drawn[: len(sampling)]
+            last_tokens, token_ids = self._graphs.token_ids, self._graphs.drawn[: len(sampling)]
         else:
-            logits, began = self._run_eagerly(output), None
-            token_ids = None
-        if not all(is_plain(request) for request in sampling):
-            logits = self._gpu_sampler.adjust(logits, sampling)
-            token_ids = began = None
-        if token_ids is None:
+            (logits, last_tokens), began = self._run_eagerly(output), None
             token_ids = self._gpu_sampler.draw(logits, sampling)
+        ranking = None
+        if draws:
+            ranking = self._gpu_sampler.redraw(logits, last_tokens, draws, token_ids)
+        if draws or not replays:
             self._keep(token_ids)
         self._rows = {request: row for row, request in enumerate(sampling)}
-        if self._ranks is None:
-            landing = self._landings.send(token_ids, began=began)
-        else:
+        check = None
+        if self._ranks is not None:
             # In a sum the device waits for the others, and for what their hosts do.
-            landing = self._landings.send(token_ids, self._ranks.check)
+            check, began = self._ranks.check, None
+        landing = self._landings.send(token_ids, check, began)
+        ranked = None if ranking is None else self._rankings.send(ranking.words, check)
 
         def result() -> ModelRunnerOutput:
             landed = landing()
-            samples = iter(self._gpu_sampler.samples(logits, sampling, landed.token_ids))
+            drawn: list[int] = landed.words.tolist()
+            logprobs = {}
+            if ranking is not None and ranked is not None:
+                logprobs = ranking.read(ranked().words, drawn)
+            by_request = iter(samples(sampling, drawn, logprobs))
             return ModelRunnerOutput(
-                tuple(next(samples) if draws else () for draws in drawing), landed.device_time
+                tuple(next(by_request) if part_draws else () for part_draws in drawing),
+                landed.device_time,
             )
 
         return result
@@ -155,31 +166,33 @@ class GpuModelRunner(ModelRunner):
         return (
             self._graphs is not None
             and len(output.scheduled) <= self._graphs.max_sequences
-            and self.runs_apart(output)
+            and all(len(part.request.choices) == 1 for part in output.scheduled)
         )
 
     def runs_apart(self, output: SchedulerOutput) -> bool:
-        return all(
-            is_plain(part.request) and len(part.request.choices) == 1 for part in output.scheduled
-        )
+        return True
 
-    def _run_eagerly(self, output: SchedulerOutput) -> torch.Tensor:
-        """Logits of the sequences that draw; none where none does."""
+    def _run_eagerly(self, output: SchedulerOutput) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits of the sequences that draw, and the last token of each (int32)."""
         batch = build_forward_batch(output, self.kv_cache.block_size)
         passed = self._passed_tokens(output, batch)
         if self._ranks is not None:
             self._ranks.send(COMPUTE, [passed, *batch.arrays()])
         return self._compute_passing(batch, passed)
 
-    def _compute_passing(self, batch: ForwardBatch, passed: Array) -> torch.Tensor:
+    def _compute_passing(
+        self, batch: ForwardBatch, passed: Array
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """``passed`` (tokens, 2): places in the batch, and of what was drawn the tokens there."""
         batch = batch.to(self._device)
         if len(passed):
             assert self._graphs is not None
-            places, rows = torch.tensor(passed).t().to(self._device)
+            places, rows = send(list(passed.T), self._device)
             batch.token_ids[places] = self._graphs.drawn[rows].long()
         logits = self._compute(batch)
-        return torch.empty(0, device=self._device) if logits is None else logits
+        if logits is None:
+            logits = torch.empty(0, device=self._device)
+        return logits, batch.token_ids[batch.logit_indices].int()
 
     @torch.inference_mode()
     def follow(self, kind: int, arrays: Sequence[Array]) -> None:
@@ -276,19 +289,6 @@ class GpuModelRunner(ModelRunner):
                 for part in output.scheduled
             )
         )
-
-
-def odd_steps(max_tokens: int, max_model_len: int, block_size: int) -> list[SchedulerOutput]:
-    """Each of the odd shapes that may come, and all of them at once."""
-    parts = [
-        dummy_part(num_tokens, context, block_size)
-        for num_tokens, context in _ODD_SHAPES
-        if num_tokens <= max_tokens and num_tokens + context <= max_model_len
-    ]
-    steps = [SchedulerOutput((part,)) for part in parts]
-    if sum(part.num_new_tokens for part in parts) <= max_tokens:
-        steps.append(SchedulerOutput(tuple(parts)))
-    return steps
 
 
 @contextmanager

@@ -8,8 +8,9 @@ from engine.config import ModelConfig
 from engine.dummy_part import dummy_part
 from engine.forward_batch import build_forward_batch
 from engine.gpu.decode_graphs import DecodeGraphs
-from engine.gpu.model_runner import GpuModelRunner, odd_steps
-from engine.gpu.sampler import GpuSampler
+from engine.gpu.model_runner import GpuModelRunner
+from engine.gpu.odd_steps import odd_steps
+from engine.gpu.sampler import GpuSampler, adjusted_draws
 from engine.kv_cache import KvCache
 from engine.models import load_model
 from engine.weights.shape_checkpoint import ShapeCheckpoint
@@ -30,7 +31,7 @@ class Rehearsal:
             config, num_blocks=1, block_size=block_size, dtype=torch.bfloat16, device=_META
         )
         self._attention = TritonAttention(self._kv_cache)
-        self._sampler = GpuSampler()
+        self._sampler = GpuSampler(config.vocab_size, 1, _META)
 
     def warm_up(self, *, max_sequences: int, max_tokens: int) -> None:
         """Every step that warms a runner up; up to so many a step."""
@@ -48,9 +49,10 @@ class Rehearsal:
         hidden = self._model.forward(batch, self._kv_cache, self._attention)
         logits = self._model.compute_logits(hidden)
         requests = [part.request for part in output.scheduled]
-        # As they are, and as penalties leave them.
-        self._sampler.draw(logits, requests)
-        self._sampler.draw(logits.float(), requests)
+        token_ids = self._sampler.draw(logits, requests)
+        if draws := adjusted_draws(requests):
+            last_tokens = batch.token_ids[batch.logit_indices].int()
+            self._sampler.redraw(logits, last_tokens, draws, token_ids)
 
     @torch.inference_mode()
     def _launch_captured(self, max_sequences: int, max_model_len: int) -> None:

@@ -1,8 +1,35 @@
-"""Words on their way from the host to a buffer on the device."""
+"""Words on their way from the host to the device."""
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+_ALIGNMENT = 4
+_DTYPES = {
+    np.dtype(np.float32): torch.float32,
+    np.dtype(np.int32): torch.int32,
+    np.dtype(np.int64): torch.int64,
+}
+
+
+def send(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
+    """Copies of float32, int32 and int64 arrays, perhaps still on their way: all in one piece.
+
+    Each begins where 16 bytes do: Triton compiles anew for addresses that do not.
+    """
+    words = [np.ascontiguousarray(each).reshape(-1).view(np.int32) for each in arrays]
+    rooms = [-(-each.size // _ALIGNMENT) * _ALIGNMENT for each in words]
+    packed = torch.empty(sum(rooms), dtype=torch.int32, pin_memory=device.type == "cuda")
+    for each, room in zip(words, torch.split(packed, rooms), strict=True):
+        room.numpy()[: each.size] = each
+    moved = torch.split(packed.to(device, non_blocking=True), rooms)
+    return [
+        room[: own.size].view(_DTYPES[each.dtype]).view(each.shape)
+        for each, own, room in zip(arrays, words, moved, strict=True)
+    ]
 
 
 class Staging:

@@ -9,12 +9,16 @@ import pytest
 from engine.batch import SchedulerOutput
 from engine.config import EngineConfig
 from engine.dummy_part import dummy_part
-from engine.llm_engine import LLMEngine
+from engine.gpu.model_runner import GpuModelRunner
+from engine.gpu.sampler import is_plain
+from engine.llm_engine import Completion, LLMEngine
 from engine.sampling_params import SamplingParams
 from tests.engine.models.tiny_checkpoint import random_prompt
 
 pytestmark = pytest.mark.gpu
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+# Of log probabilities: the products of float32 are made in another order.
+TOLERANCE = 1e-3
 PROMPTS = [random_prompt(length, seed=length) for length in (1, 5, 16, 33, 70, 64, 90)]
 PARAMS = [
     GREEDY,
@@ -94,3 +98,53 @@ def test_a_captured_step_tells_what_it_took_the_device_and_how_long_that_waited(
     assert sum(each.computing for each in told) < seconds
     prompt = SchedulerOutput((dummy_part(8, 0, 16),))
     assert runner.run(prompt).device_time is None
+
+
+def adjusted(engine: LLMEngine) -> list[Completion]:
+    """Of requests that are all adjusted, and have several choices in part."""
+    params = [
+        replace(
+            GREEDY,
+            temperature=0.8 * (place % 2),
+            seed=place,
+            repetition_penalty=1.2,
+            presence_penalty=0.2,
+            frequency_penalty=0.3,
+            logit_bias={3: 2.0, 40: -50.0},
+            stop_token_ids=frozenset(range(0, 60, 7)),
+            min_tokens=6 + place,
+            logprobs=place,
+        )
+        for place in range(len(PROMPTS))
+    ]
+    num_choices = [1, 2, 1, 1, 3, 1, 1]
+    completions = engine.generate(PROMPTS, params, num_choices)
+    return [choice for choices in completions for choice in choices]
+
+
+def test_adjusted_requests_run_ahead_and_say_what_they_do_without(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = adjusted(make_engine(tiny_model, "cpu", warm=False))
+    asked = GpuModelRunner.runs_ahead
+    ahead: list[bool] = []
+
+    def note(runner: GpuModelRunner, output: SchedulerOutput) -> bool:
+        if runs := asked(runner, output):
+            ahead.append(any(not is_plain(part.request) for part in output.scheduled))
+        return runs
+
+    engine = make_engine(tiny_model, "cuda", warm=True)
+    monkeypatch.setattr(GpuModelRunner, "runs_ahead", note)
+    results = [adjusted(engine)]
+    assert sum(ahead) > 20
+    monkeypatch.setattr(GpuModelRunner, "runs_ahead", lambda runner, output: False)
+    results.append(adjusted(engine))
+    for actual in results:
+        for ours, theirs in zip(actual, expected, strict=True):
+            assert (ours.token_ids, ours.status) == (theirs.token_ids, theirs.status)
+            for one, other in zip(ours.logprobs, theirs.logprobs, strict=True):
+                assert one.logprob == pytest.approx(other.logprob, abs=TOLERANCE)
+                assert [value for _, value in one.top] == pytest.approx(
+                    [value for _, value in other.top], abs=TOLERANCE
+                )

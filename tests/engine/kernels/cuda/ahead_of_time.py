@@ -8,6 +8,7 @@ which the others use, cannot compile.
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from engine.kernels.cuda.compilation import compile_all, list_launches
 from engine.kernels.cuda.copy_pieces import rehearse_copy
 from engine.kernels.cuda.launch import Gpu, assuming
 from engine.kernels.cuda.small_gemm import SmallGemmShape, small_gemm
+from engine.sampling_params import SamplingParams
 from engine.weights.hf_config import config_from_hf
 
 PROCESSORS = 132
@@ -115,6 +117,8 @@ def print_missing(architecture: int) -> None:
     gpu = gpu_of(architecture)
     warm = list_launches(gpu, lambda: rehearsal.warm_up(max_sequences=256, max_tokens=2048))
 
+    adjusted = SamplingParams(repetition_penalty=0.9, logit_bias={3: 1.0, 4: -1.0}, logprobs=20)
+
     def requests() -> None:
         for context in (0, 5, 16, 31, 240):
             for num_tokens in (*range(2, 50), 64, 100, 256):
@@ -122,6 +126,11 @@ def print_missing(architecture: int) -> None:
         for number in range(2, 20):
             parts = [dummy_part(2 + place, 0, 16) for place in range(number)]
             rehearsal.run(SchedulerOutput(tuple(parts)))
+            parts = [dummy_part(16 * place + 1, 0, 16, adjusted) for place in range(number)]
+            rehearsal.run(SchedulerOutput(tuple(parts)))
+        for params in (adjusted, replace(adjusted, logprobs=0), replace(adjusted, logprobs=None)):
+            part = dummy_part(17, 0, 16, params, choices=tuple(range(16)))
+            rehearsal.run(SchedulerOutput((part,)))
 
     for each in list_launches(gpu, requests):
         if each not in warm:
