@@ -39,7 +39,7 @@ class Cascade:
         num_kv_heads, head_dim = pool.shape[1], pool.shape[-1]
         gpu = current_gpu()
         capability = (0, 0) if gpu is None else gpu.capability
-        self._shape = shape or prefix_shape(capability, pool[0, 0, 0, 0, 0])
+        self._shape = shape or prefix_shape(capability, pool[:, :, 0])
         self._num_programs = self._shape.programs * (1 if gpu is None else gpu.num_processors)
         self.limits = CascadeLimits.of_batch(
             max_sequences,

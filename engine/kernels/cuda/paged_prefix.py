@@ -141,6 +141,11 @@ def paged_prefix(
     ``pool``: one layer, (block, kv head, 2, token, head_dim). ``tables``: int32, the block table
     of sequence s from place ``s * table_stride[0]`` on. Items begin and end at whole tiles.
     """
+    if shape.specialized:
+        from engine.kernels.cuda.hopper_prefix import hopper_prefix
+
+        hopper_prefix(query, pool, tables, table_stride, work, results, shape, num_programs)
+        return
     _, num_heads, head_dim = query.shape
     _, num_kv_heads, _, block_size, _ = pool.shape
     group = num_heads // num_kv_heads

@@ -17,6 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from bench.gpu import CONFIG
+from engine.attention.cascade import Cascade
 from engine.batch import SchedulerOutput
 from engine.dummy_part import dummy_part
 from engine.gpu.rehearsal import Rehearsal
@@ -24,6 +25,7 @@ from engine.kernels.cuda.compilation import compile_all, list_launches
 from engine.kernels.cuda.copy_pieces import rehearse_copy
 from engine.kernels.cuda.launch import Gpu, assuming
 from engine.kernels.cuda.small_gemm import SmallGemmShape, small_gemm
+from engine.kv_cache import KvCache
 from engine.sampling_params import SamplingParams
 from engine.weights.hf_config import config_from_hf
 
@@ -49,6 +51,16 @@ def gemms() -> None:
             small_gemm(x, weight, SmallGemmShape(32, 256, 4, 3), silu=silu)
 
 
+def prefixes() -> None:
+    """In a shape that the kernel for Hopper does not cover, so that both are compiled there."""
+    config = config_from_hf("shapes", CONFIG | {"num_hidden_layers": 1, "head_dim": 256})
+    meta = torch.device("meta")
+    pool = KvCache(config, num_blocks=1, block_size=16, dtype=torch.bfloat16, device=meta)
+    query = torch.empty(2, 32, 256, dtype=torch.bfloat16, device=meta)
+    tables = torch.empty(16, dtype=torch.int32, device=meta)
+    Cascade(pool, 32, 2).attend(query, pool.tensor[:, :, 0], tables, tables[:1])
+
+
 def gpu_of(architecture: int) -> Gpu:
     major, minor = divmod(architecture, 10)
     return Gpu((major, minor), PROCESSORS)
@@ -56,7 +68,7 @@ def gpu_of(architecture: int) -> Gpu:
 
 def work_of(architecture: int) -> list[Callable[[], None]]:
     """All branches, once for each architecture."""
-    work: list[Callable[[], None]] = [partial(steps, qk_norm=True), gemms, rehearse_copy]
+    work: list[Callable[[], None]] = [partial(steps, qk_norm=True), gemms, prefixes, rehearse_copy]
     return [*work, partial(steps, qk_norm=False)] if architecture == LAUNCHED_FOR else work
 
 
