@@ -123,7 +123,8 @@ class Sample:
 @dataclass(frozen=True, slots=True)
 class DeviceTime:
     """Seconds, by the device's clock, that a step took it, and that it had computed nothing from
-    the end of the step before on: what the host does meanwhile is in neither."""
+    the end of the step before on: when the host launched it is in neither, only what the host still
+    had to launch behind a captured step."""
 
     computing: float
     idle: float

@@ -29,7 +29,10 @@ class Landings:
 
     def __init__(self, usual_words: int) -> None:
         """``usual_words``: more than so many are landed too, after a wait for a larger buffer."""
-        self._buffers = [torch.empty(usual_words, dtype=torch.int32) for _ in range(_NUM_BUFFERS)]
+        self._buffers = [
+            torch.empty(usual_words, dtype=torch.int32, pin_memory=True)
+            for _ in range(_NUM_BUFFERS)
+        ]
         self._turn = 0
         self._last: torch.cuda.Event | None = None
 
@@ -44,9 +47,8 @@ class Landings:
         ``began``, with its time, says when the device began with the step."""
         self._turn = (self._turn + 1) % _NUM_BUFFERS
         if self._buffers[self._turn].numel() < words.numel():
-            self._buffers[self._turn] = torch.empty(words.numel(), dtype=torch.int32)
-        if not self._buffers[self._turn].is_pinned():
-            self._buffers[self._turn] = self._buffers[self._turn].pin_memory()
+            larger = torch.empty(words.numel(), dtype=torch.int32, pin_memory=True)
+            self._buffers[self._turn] = larger
         landed = self._buffers[self._turn][: words.numel()]
         landed.copy_(words.flatten(), non_blocking=True)
         arrived = torch.cuda.Event(enable_timing=True)

@@ -101,10 +101,11 @@ class GpuModelRunner(ModelRunner):
         """A token that the last launch draws (PENDING) is passed on from it on the device.
 
         It and what it returns raise DeviceLost for an error that every later call would meet too.
+        Where it raises anything else nothing that it launched is still running.
         """
         with _telling_losses():
             if self._ranks is None:
-                result = self._launch(output)
+                result = self._launch_or_nothing(output)
             else:
                 with self._ranks.in_step():
                     result = self._launch(output)
@@ -114,6 +115,14 @@ class GpuModelRunner(ModelRunner):
                 return result()
 
         return wait
+
+    def _launch_or_nothing(self, output: SchedulerOutput) -> Callable[[], ModelRunnerOutput]:
+        try:
+            return self._launch(output)
+        except Exception:
+            # What came before the error writes KV into blocks that are about to be given back.
+            torch.cuda.current_stream().synchronize()
+            raise
 
     @torch.inference_mode()
     def _launch(self, output: SchedulerOutput) -> Callable[[], ModelRunnerOutput]:

@@ -16,6 +16,8 @@ from engine.models import load_model
 from engine.weights.shape_checkpoint import ShapeCheckpoint
 
 _META = torch.device("meta")
+# Of a step, as the sampler has room for.
+_SEQUENCES = 256
 
 
 class Rehearsal:
@@ -31,7 +33,7 @@ class Rehearsal:
             config, num_blocks=1, block_size=block_size, dtype=torch.bfloat16, device=_META
         )
         self._attention = TritonAttention(self._kv_cache)
-        self._sampler = GpuSampler(config.vocab_size, 1, _META)
+        self._sampler = GpuSampler(config.vocab_size, _SEQUENCES, _META)
 
     def warm_up(self, *, max_sequences: int, max_tokens: int) -> None:
         """Every step that warms a runner up; up to so many a step."""

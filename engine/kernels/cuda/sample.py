@@ -246,7 +246,8 @@ def sample(logits: torch.Tensor, rows: SamplingRows, output: torch.Tensor) -> No
     assert logits.is_contiguous() and output.dtype == torch.int32, logits.stride()
     device = logits.device
     num_pieces = triton.cdiv(vocab_size, _PIECE)
-    maxima, floors = torch.empty(2, num_rows, device=device)
+    # Each begins where 16 bytes do: Triton compiles anew for addresses that do not.
+    maxima, floors = (torch.empty(num_rows, device=device) for _ in range(2))
     last_ids = torch.empty(num_rows, dtype=torch.int32, device=device)
     scores = torch.empty(num_rows, num_pieces, device=device)
     ids = torch.empty(num_rows, num_pieces, dtype=torch.int32, device=device)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from engine.batch import SchedulerOutput
 from engine.config import EngineConfig
@@ -98,6 +99,23 @@ def test_a_captured_step_tells_what_it_took_the_device_and_how_long_that_waited(
     assert sum(each.computing for each in told) < seconds
     prompt = SchedulerOutput((dummy_part(8, 0, 16),))
     assert runner.run(prompt).device_time is None
+
+
+def test_where_a_launch_fails_nothing_of_it_is_still_running(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would write into blocks that are given back then."""
+    runner = make_engine(tiny_model, "cuda", warm=True).runner
+    assert isinstance(runner, GpuModelRunner)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("nothing lands")
+
+    monkeypatch.setattr(runner._landings, "send", fail)
+    torch.cuda._sleep(100_000_000)  # type: ignore[no-untyped-call]
+    with pytest.raises(RuntimeError, match="nothing lands"):
+        runner.launch(SchedulerOutput((dummy_part(1, 20, 16),)))
+    assert torch.cuda.current_stream().query()
 
 
 def adjusted(engine: LLMEngine) -> list[Completion]:
