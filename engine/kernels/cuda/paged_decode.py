@@ -48,6 +48,85 @@ class DecodeWorkspace:
 
 
 @triton.jit
+def _take_in_prefixes(
+    highest,
+    total,
+    value,
+    prefix_values,
+    prefix_weights,
+    first_slot,
+    num_slots,
+    head,
+    row,
+    place,
+    inside,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+):
+    """The running sums with those of so many slots, which ``paged_prefix`` left."""
+    for slot in range(first_slot, first_slot + num_slots):
+        theirs = (slot * (NUM_KV_HEADS * GROUP) + head).to(tl.int64)
+        source = prefix_weights + theirs * 2
+        their_highest = tl.load(source, mask=row < GROUP, other=0.0)
+        their_total = tl.load(source + 1, mask=row < GROUP, other=0.0)
+        their_value = tl.load(
+            prefix_values + theirs[:, None] * HEAD_DIM + place[None, :], mask=inside, other=0.0
+        )
+        best = tl.maximum(highest, their_highest)
+        shrink = tl.exp2(highest - best)
+        factor = tl.exp2(their_highest - best)
+        total = total * shrink + their_total * factor
+        value = value * shrink[:, None] + their_value * factor[:, None]
+        highest = best
+    return highest, total, value
+
+
+@triton.jit
+def _merge_pieces(
+    target,
+    values,
+    weights,
+    kv_head,
+    first_piece,
+    num_pieces,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    MERGE: tl.constexpr,
+    MERGE_WIDTH: tl.constexpr,
+):
+    """What all pieces of a sequence left for a KV head, MERGE of them at a time, to ``target``."""
+    # The query heads of a KV head lie side by side: a piece is one row of them all.
+    column = tl.arange(0, MERGE_WIDTH)
+    is_value = column < GROUP * HEAD_DIM
+    merged_highest = tl.full((MERGE_WIDTH,), -1e30, tl.float32)
+    merged_total = tl.zeros((MERGE_WIDTH,), tl.float32)
+    merged = tl.zeros((MERGE_WIDTH,), tl.float32)
+    for first in range(0, num_pieces, MERGE):
+        other = first + tl.arange(0, MERGE)
+        exists = (other < num_pieces)[:, None] & is_value[None, :]
+        theirs = ((first_piece + other) * NUM_KV_HEADS + kv_head).to(tl.int64) * GROUP
+        source = weights + (theirs[:, None] + column[None, :] // HEAD_DIM) * 2
+        their_highest = tl.load(source, mask=exists, other=-1e30, cache_modifier=".cg")
+        their_total = tl.load(source + 1, mask=exists, other=0.0, cache_modifier=".cg")
+        their_value = tl.load(
+            values + theirs[:, None] * HEAD_DIM + column[None, :],
+            mask=exists,
+            other=0.0,
+            cache_modifier=".cg",
+        )
+        best = tl.maximum(merged_highest, tl.max(their_highest, axis=0))
+        shrink = tl.exp2(merged_highest - best)
+        factor = tl.exp2(their_highest - best[None, :])
+        merged_total = merged_total * shrink + tl.sum(their_total * factor, axis=0)
+        merged = merged * shrink + tl.sum(their_value * factor, axis=0)
+        merged_highest = best
+    result = merged / tl.where(is_value, merged_total, 1.0)
+    tl.store(target + column, result.to(target.dtype.element_ty), mask=is_value)
+
+
+@triton.jit
 def paged_decode_kernel(
     query,
     pool,
@@ -111,20 +190,10 @@ def paged_decode_kernel(
         # The first piece goes on from what was attended to together with others.
         first_slot = tl.load(slots + sequence * 2)
         num_slots = tl.where(piece == first_piece, tl.load(slots + sequence * 2 + 1), 0)
-        for slot in range(first_slot, first_slot + num_slots):
-            theirs = (slot * (NUM_KV_HEADS * GROUP) + head).to(tl.int64)
-            source = prefix_weights + theirs * 2
-            their_highest = tl.load(source, mask=row < GROUP, other=0.0)
-            their_total = tl.load(source + 1, mask=row < GROUP, other=0.0)
-            their_value = tl.load(
-                prefix_values + theirs[:, None] * HEAD_DIM + place[None, :], mask=inside, other=0.0
-            )
-            best = tl.maximum(highest, their_highest)
-            shrink = tl.exp2(highest - best)
-            factor = tl.exp2(their_highest - best)
-            total = total * shrink + their_total * factor
-            value = value * shrink[:, None] + their_value * factor[:, None]
-            highest = best
+        highest, total, value = _take_in_prefixes(
+            highest, total, value, prefix_values, prefix_weights, first_slot, num_slots,
+            head, row, place, inside, NUM_KV_HEADS, GROUP, HEAD_DIM,
+        )  # fmt: skip
     table = tables + sequence.to(tl.int64) * stride
     keys = pool + kv_head * head_stride + place[None, :]
     for first in tl.range(begin, end, TILE, num_stages=STAGES):
@@ -163,33 +232,10 @@ def paged_decode_kernel(
         if num_done == num_pieces - 1:
             tl.debug_barrier()
             tl.store(counter, 0)
-            # The query heads of a KV head lie side by side: a piece is one row of them all.
-            column = tl.arange(0, MERGE_WIDTH)
-            is_value = column < GROUP * HEAD_DIM
-            merged_highest = tl.full((MERGE_WIDTH,), -1e30, tl.float32)
-            merged_total = tl.zeros((MERGE_WIDTH,), tl.float32)
-            merged = tl.zeros((MERGE_WIDTH,), tl.float32)
-            for first in range(0, num_pieces, MERGE):
-                other = first + tl.arange(0, MERGE)
-                exists = (other < num_pieces)[:, None] & is_value[None, :]
-                theirs = ((first_piece + other) * NUM_KV_HEADS + kv_head).to(tl.int64) * GROUP
-                source = weights + (theirs[:, None] + column[None, :] // HEAD_DIM) * 2
-                their_highest = tl.load(source, mask=exists, other=-1e30, cache_modifier=".cg")
-                their_total = tl.load(source + 1, mask=exists, other=0.0, cache_modifier=".cg")
-                their_value = tl.load(
-                    values + theirs[:, None] * HEAD_DIM + column[None, :],
-                    mask=exists,
-                    other=0.0,
-                    cache_modifier=".cg",
-                )
-                best = tl.maximum(merged_highest, tl.max(their_highest, axis=0))
-                shrink = tl.exp2(merged_highest - best)
-                factor = tl.exp2(their_highest - best[None, :])
-                merged_total = merged_total * shrink + tl.sum(their_total * factor, axis=0)
-                merged = merged * shrink + tl.sum(their_value * factor, axis=0)
-                merged_highest = best
-            result = merged / tl.where(is_value, merged_total, 1.0)
-            tl.store(target + column, result.to(output.dtype.element_ty), mask=is_value)
+            _merge_pieces(
+                target, values, weights, kv_head, first_piece, num_pieces,
+                NUM_KV_HEADS, GROUP, HEAD_DIM, MERGE, MERGE_WIDTH,
+            )  # fmt: skip
 
 
 def paged_decode(
