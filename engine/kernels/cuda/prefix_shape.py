@@ -40,7 +40,7 @@ def prefix_shape(capability: tuple[int, int], pool: torch.Tensor) -> PrefixShape
         capability == (9, 0)
         and pool.dtype == torch.bfloat16
         and head_dim in (64, 128)
-        and block_size in (16, 32, 64)
+        and block_size == 16
     ):
         return _HOPPER
     row = pool[0, 0, 0, 0]
