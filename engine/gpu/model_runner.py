@@ -1,8 +1,7 @@
 """Runs steps on an NVIDIA GPU."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -12,10 +11,10 @@ from engine.attention.gpu_select import create_gpu_attention
 from engine.attention.triton_backend import TritonAttention
 from engine.batch import ForwardBatch, ModelRunnerOutput, SchedulerOutput
 from engine.config import EngineConfig
-from engine.errors import DeviceLost
 from engine.forward_batch import build_forward_batch
 from engine.gpu.decode_graphs import DecodeGraphs, ToldStep
 from engine.gpu.landings import Landings
+from engine.gpu.losses import telling_losses
 from engine.gpu.memory import pool_bytes
 from engine.gpu.odd_steps import odd_steps
 from engine.gpu.ranking import USUAL_WORDS
@@ -103,7 +102,7 @@ class GpuModelRunner(ModelRunner):
         It and what it returns raise DeviceLost for an error that every later call would meet too.
         Where it raises anything else nothing that it launched is still running.
         """
-        with _telling_losses():
+        with telling_losses():
             if self._ranks is None:
                 result = self._launch_or_nothing(output)
             else:
@@ -111,7 +110,7 @@ class GpuModelRunner(ModelRunner):
                     result = self._launch(output)
 
         def wait() -> ModelRunnerOutput:
-            with _telling_losses():
+            with telling_losses():
                 return result()
 
         return wait
@@ -247,7 +246,7 @@ class GpuModelRunner(ModelRunner):
 
     def copy_blocks(self, copies: Sequence[tuple[int, int]]) -> None:
         """On a stream of its own: it waits for the copies, and for no step under way."""
-        with _telling_losses(), torch.cuda.stream(self._copies):
+        with telling_losses(), torch.cuda.stream(self._copies):
             super().copy_blocks(copies)
             self._copies.synchronize()
 
@@ -298,11 +297,3 @@ class GpuModelRunner(ModelRunner):
                 for part in output.scheduled
             )
         )
-
-
-@contextmanager
-def _telling_losses() -> Iterator[None]:
-    try:
-        yield
-    except torch.AcceleratorError as error:
-        raise DeviceLost(str(error)) from error

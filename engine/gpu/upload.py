@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 class Upload:
     """Threads copy a piece of a tensor into pinned memory while the piece before goes to the
-    device. A context manager; its tensors are there in the order of the current stream."""
+    device; its tensors are there in the order of the current stream."""
 
     def __init__(self, device: torch.device, piece_bytes: int = _PIECE_BYTES) -> None:
         """On a CPU copies are simply made."""
@@ -31,15 +30,8 @@ class Upload:
         self._turn = 0
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="upload")
 
-    def __enter__(self) -> "Upload":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Waits for what is on its way."""
         self._threads.shutdown()
         for event in self._sent:
             event.synchronize()

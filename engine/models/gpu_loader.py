@@ -1,6 +1,7 @@
 """Builds a DecoderModel on a GPU."""
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 import torch
 
@@ -45,7 +46,7 @@ class GpuModelLoader(ModelLoader):
         """Dummy weights are on the device already."""
         if not self._checkpoint.files:
             return super().load()
-        with Upload(self._device) as upload:
+        with closing(Upload(self._device)) as upload:
             self._upload = upload
             return super().load()
 

@@ -1,5 +1,7 @@
 """Weights come to a device as they are, whatever their shape and in whatever pieces."""
 
+from contextlib import closing
+
 import pytest
 import torch
 
@@ -19,7 +21,7 @@ def test_every_element_arrives(device: torch.device, dtype: torch.dtype) -> None
     # A rank's share of the columns, and of the rows.
     tensors += [torch.randn(40, 64).to(dtype)[:, 32:], torch.randn(40, 64).to(dtype)[20:]]
     # Few rows a piece, so that both buffers are used again and again.
-    with Upload(device, piece_bytes=500) as upload:
+    with closing(Upload(device, piece_bytes=500)) as upload:
         uploaded = [upload(tensor) for tensor in tensors]
     for tensor, copy in zip(tensors, uploaded, strict=True):
         assert copy.device.type == device.type and copy.is_contiguous()
@@ -28,7 +30,7 @@ def test_every_element_arrives(device: torch.device, dtype: torch.dtype) -> None
 
 def test_what_is_uploaded_is_apart_from_its_source(device: torch.device) -> None:
     source = torch.zeros(4, 4)
-    with Upload(device) as upload:
+    with closing(Upload(device)) as upload:
         copy = upload(source)
     source += 1
     assert copy.sum() == 0
