@@ -52,8 +52,8 @@ class DecoderLayer:
         kv_cache: KvCache,
         backend: AttentionBackend,
     ) -> torch.Tensor:
-        """The same as the last layer, of which the step needs K and V of every token, and beyond
-        that only what becomes logits: hidden states (R, hidden) of ``logit_indices``."""
+        """The same as the last layer: hidden states (R, hidden) of ``logit_indices`` alone, what
+        the step needs beyond K and V. Of the others nothing after attention is computed."""
         normed = self._norm(x, delta)
         # As many as there are tokens: those in their order, as in every decode step.
         rows = None if len(batch.logit_indices) == len(x) else batch.logit_indices
